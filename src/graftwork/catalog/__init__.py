@@ -1,0 +1,1 @@
+"""What is declared: patches, targets and locks. Reads nothing but its own files."""

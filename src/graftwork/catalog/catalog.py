@@ -1,0 +1,167 @@
+"""The whole catalog of a checkout: finding it, loading patches, targets and locks, checking the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from graftwork.catalog import rules
+from graftwork.catalog.patches import Edit, Marker, PatchFile, RevisionFile
+from graftwork.catalog.targets import Lock, Target, WheelPin, machine_of
+from graftwork.catalog.toml import line_of, load
+from graftwork.errors import CatalogError, PinError, UsageError
+from graftwork.names import patch_id, target_name
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier revision: its edits and markers, to recognise a tree that carries it."""
+
+    id: str
+    edits: tuple[Edit, ...]
+    markers: tuple[Marker, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch with its folder (edits may name files in it) and its earlier revisions."""
+
+    spec: PatchFile
+    folder: Path
+    earlier: tuple[Earlier, ...]
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def label(self) -> str:
+        return f"{self.spec.id} {self.spec.revision}"
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """A checkout's ``patches/`` and ``deploy/docker/``."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> Catalog:
+        """The catalog at *start* or the nearest folder above it that has one."""
+        here = (start or Path.cwd()).resolve()
+        for folder in (here, *here.parents):
+            if (folder / "deploy/docker/targets").is_dir() and (folder / "patches").is_dir():
+                return cls(folder)
+        raise UsageError(
+            f"no catalog at {here} or above it (a folder with patches/ and deploy/docker/targets/)",
+            hint="run inside a graftwork checkout, or name one with --catalog DIR",
+        )
+
+    @cached_property
+    def target_names(self) -> list[str]:
+        return sorted(file.stem for file in (self.root / "deploy/docker/targets").glob("*.toml"))
+
+    @cached_property
+    def patch_ids(self) -> list[str]:
+        return sorted("/".join(file.parts[-3:-1]) for file in (self.root / "patches").glob("*/*/patch.toml"))
+
+    def patch(self, name: str) -> Patch:
+        """Load and check ``patches/<name>/patch.toml``."""
+        folder = self.root / "patches" / name
+        file = folder / "patch.toml"
+        spec = load(file, PatchFile)
+        if spec.id != name:
+            raise CatalogError(file, f"id is {spec.id!r}, the folder says {name!r}", line=_line(file, "id"))
+        earlier = []
+        for position, revision in enumerate(spec.earlier):
+            source = rules.inside(folder, revision.edits, file, ("earlier", position, "edits"))
+            old = load(source, RevisionFile)
+            rules.check_edits(old.edit, source, folder, name)
+            rules.check_markers(old.marker, old.edit, source, folder)
+            earlier.append(Earlier(revision.id, tuple(old.edit), tuple(old.marker), revision.note))
+        rules.check_patch(spec, file, folder, {e.id: e.markers for e in earlier})
+        return Patch(spec, folder, tuple(earlier))
+
+    def target_file(self, name: str) -> Path:
+        return self.root / "deploy/docker/targets" / f"{name}.toml"
+
+    def target(self, name: str) -> Target:
+        """Load and check a target; its patches exist, belong to its engine and stand in a legal order."""
+        try:
+            target_name(name)
+        except ValueError as error:
+            raise UsageError(str(error), hint=f"targets: {', '.join(self.target_names)}") from None
+        file = self.target_file(name)
+        if not file.is_file():
+            raise UsageError(f"no target {name!r}", hint=f"targets: {', '.join(self.target_names)}")
+        target = load(file, Target)
+        if target.name != name:
+            raise CatalogError(file, f"name is {target.name!r}, the file says {name!r}", line=_line(file, "name"))
+        rules.check_target(target, file, self.patch_ids)
+        return target
+
+    def patches(self, target: Target) -> list[Patch]:
+        """The target's patches, in its order."""
+        loaded = [self.patch(patch_id(name)) for name in target.patches]
+        rules.check_order([patch.spec for patch in loaded], self.target_file(target.name))
+        return loaded
+
+    def check(self) -> None:
+        """Load everything there is, so that one run shows that the whole catalog is sound."""
+        for name in self.patch_ids:
+            self.patch(name)
+        for name in self.target_names:
+            self.patches(self.target(name))
+
+    def lock_file(self, name: str) -> Path:
+        return self.root / "deploy/docker/locks" / f"{name}.json"
+
+    def lock(self, target: Target) -> Lock:
+        """The target's lock; PinError when it is missing or was made for other pins."""
+        import msgspec
+
+        file = self.lock_file(target.name)
+        hint = f"run: graftwork lock {target.name}"
+        if not file.is_file():
+            raise PinError(f"{file}: no lock for target {target.name}", hint=hint)
+        try:
+            lock = msgspec.json.decode(file.read_bytes(), type=Lock)
+        except msgspec.DecodeError as error:
+            raise CatalogError(file, f"not a lock: {error}", hint=hint) from None
+        if lock.pins != rules.pins_digest(target):
+            raise PinError(
+                f"{file}: made for pins {lock.pins[:12]}, {self.target_file(target.name).name} now has "
+                f"{rules.pins_digest(target)[:12]}",
+                hint=hint,
+            )
+        return lock
+
+
+def wheel_for(target: Target) -> WheelPin:
+    """The pinned wheel that the base's interpreter and architecture can load; PinError (both values) if none."""
+    want = f"cp{target.base.python.replace('.', '')}"
+    machine = machine_of(target.base.arch)
+    for pin in target.wheel:
+        if pin.python in (want, "py3") and pin.arch in (machine, "any"):
+            return pin
+    have = ", ".join(f"{pin.python}/{pin.arch}" for pin in target.wheel)
+    raise PinError(
+        f"target {target.name}: the base runs {want}/{machine}, pinned wheels are for {have}",
+        hint=f"pin a {want} {machine} wheel of {target.engine} {target.version}",
+    )
+
+
+def engine_version(target: Target) -> Version:
+    """The target's engine version (PEP 440)."""
+    try:
+        return Version(target.version)
+    except InvalidVersion as error:
+        raise UsageError(str(error)) from None
+
+
+def _line(file: Path, key: str) -> int | None:
+    return line_of(file.read_text("utf-8"), (key,))

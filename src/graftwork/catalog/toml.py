@@ -1,0 +1,128 @@
+"""Strict TOML: a file becomes a typed struct, or an error that names the file and the line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from graftwork.errors import CatalogError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+KeyPath = tuple[str | int, ...]
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
+_KEY = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)$")
+_PART = re.compile(_NAME)
+
+
+def load(file: Path, kind: type[T]) -> T:
+    """Read *file* as *kind*. CatalogError (file and line) on bad TOML, unknown keys or wrong types."""
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise CatalogError(file, "no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogError(file, f"cannot be read: {error}") from None
+    try:
+        return msgspec.convert(tomllib.loads(text), kind)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        raise CatalogError(file, f"not TOML: {error}", line=int(found[1]) if found else None) from None
+    except RecursionError:
+        raise CatalogError(file, "not TOML: nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise CatalogError(file, _plain(str(error)), line=line_of(text, _error_path(str(error)))) from None
+
+
+def line_of(text: str, path: KeyPath) -> int | None:
+    """The line of the key or table *path* such as ``("edit", 0, "file")``, or of its nearest parent."""
+    lines = _key_lines(text)
+    while path:
+        if path in lines:
+            return lines[path]
+        path = path[:-1]
+    return None
+
+
+def _plain(message: str) -> str:
+    message = re.sub(r"^Object (contains unknown|missing required) field", r"\1 key", message)
+    message = message.replace("contains unknown key", "unknown key").replace("missing required key", "missing key")
+    return re.sub(r" - at `\$\.?([^`]*)`", lambda m: f" (in {m[1]})" if m[1] else "", message)
+
+
+def _error_path(message: str) -> KeyPath:
+    found = re.search(r"at `\$([^`]*)`", message)
+    path: list[str | int] = []
+    for name, index in re.findall(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]", found[1] if found else ""):
+        path.append(name if name else int(index))
+    unknown = re.search(r"unknown field `([^`]+)`", message)
+    return (*path, unknown[1]) if unknown else tuple(path)
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip("\"'") for part in _PART.findall(dotted)]
+
+
+def _key_lines(text: str) -> dict[KeyPath, int]:
+    """Lines of tables and keys; values over several lines are stepped over."""
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    closing: str | None = None
+    depth = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if closing is not None:
+            if closing in line:
+                closing = None
+            continue
+        if depth > 0:
+            depth += _brackets(line)
+            continue
+        header = _HEADER.match(line)
+        if header:
+            table = _enter(_parts(header[2]), header[1] == "[[", counts)
+            lines.setdefault(table, number)
+            continue
+        key = _KEY.match(line)
+        if not key:
+            continue
+        lines.setdefault((*table, *_parts(key[1])), number)
+        value = key[2]
+        for quotes in ('"""', "'''"):
+            if value.startswith(quotes) and quotes not in value[3:]:
+                closing = quotes
+        if closing is None:
+            depth = _brackets(value)
+    return lines
+
+
+def _enter(parts: list[str], is_array: bool, counts: dict[KeyPath, int]) -> KeyPath:
+    path: KeyPath = ()
+    for position, part in enumerate(parts):
+        path = (*path, part)
+        last = position == len(parts) - 1
+        if last and is_array:
+            counts[path] = counts.get(path, -1) + 1
+        if path in counts:
+            path = (*path, counts[path])
+    return path
+
+
+def _brackets(value: str) -> int:
+    bare = re.sub(r"""("([^"\\]|\\.)*"|'[^']*')|#.*""", "", value)
+    return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
+
+
+def schema_of(kind: type, title: str) -> dict[str, Any]:
+    """JSON Schema (2020-12) of *kind*, as msgspec generates it."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | msgspec.json.schema(kind)

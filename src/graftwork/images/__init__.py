@@ -1,0 +1,1 @@
+"""The payload image: its layer, its record and its proof."""

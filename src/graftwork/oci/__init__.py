@@ -1,0 +1,1 @@
+"""The OCI image format: descriptors, manifests and layouts."""

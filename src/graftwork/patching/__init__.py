@@ -1,0 +1,1 @@
+"""Edits, plans, states, markers, and the all-or-nothing write."""

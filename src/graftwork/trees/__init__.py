@@ -1,0 +1,1 @@
+"""Where source comes from: a folder, a wheel, a wheel read by HTTP ranges."""
