@@ -1,0 +1,59 @@
+"""Pytest plugin for the tests of patches: which tree they judge, and which release it is.
+
+``GRAFTWORK_TREE=DIR pytest -p graftwork.harness.plugin patches/<engine>/<name>/tests``
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+from packaging.version import InvalidVersion, Version
+
+_HOW = (
+    "set GRAFTWORK_TREE to a folder that holds sglang/ and run "
+    "'GRAFTWORK_TREE=DIR pytest -p graftwork.harness.plugin patches/<engine>/<name>/tests'"
+)
+
+
+@pytest.fixture(scope="session")
+def engine_tree() -> Path:
+    """The folder that holds ``sglang/`` (``DIR`` itself or ``DIR/python``), from the variable GRAFTWORK_TREE."""
+    named = os.environ.get("GRAFTWORK_TREE")
+    if not named:
+        pytest.skip(f"no tree to judge: {_HOW}")
+    for folder in (Path(named), Path(named) / "python"):
+        if (folder / "sglang").is_dir():
+            return folder.resolve()
+    raise pytest.UsageError(f"GRAFTWORK_TREE={named}: no sglang/ in it; {_HOW}")
+
+
+@pytest.fixture(scope="session")
+def engine_version(engine_tree: Path) -> Version:
+    """The release of the tree, from GRAFTWORK_VERSION or ``sglang/_version.py`` (read, never imported)."""
+    named = os.environ.get("GRAFTWORK_VERSION")
+    source = "GRAFTWORK_VERSION"
+    if not named:
+        file = engine_tree / "sglang" / "_version.py"
+        source = str(file)
+        named = _assigned_version(file) if file.is_file() else None
+    if not named:
+        raise pytest.UsageError(f"{source}: no version found; set GRAFTWORK_VERSION to the release, such as 0.5.16")
+    try:
+        return Version(named)
+    except InvalidVersion as error:
+        raise pytest.UsageError(f"{source}: {named!r} is not a version; set GRAFTWORK_VERSION") from error
+
+
+def _assigned_version(file: Path) -> str | None:
+    for node in ast.parse(file.read_bytes(), str(file)).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        names = {target.id for target in targets if isinstance(target, ast.Name)}
+        if names & {"version", "__version__"} and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    return None
