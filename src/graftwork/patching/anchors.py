@@ -1,0 +1,116 @@
+"""Exact text: an anchor that occurs once, and its replacement. A diff hunk is an anchor of whole lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graftwork.catalog.patches import Anchor, AnchorHunk
+from graftwork.patching import regions
+from graftwork.patching.hunks import Hunk, HunkState, counted
+
+
+@dataclass(frozen=True)
+class Span:
+    """The part of a text that an anchor may stand in: ``[start, end)`` in characters."""
+
+    start: int
+    end: int
+
+
+def examine(edit: Anchor, text: str | None) -> list[Hunk]:
+    """The state of each hunk of *edit* in *text* (None: the file is missing)."""
+    if text is None:
+        return [Hunk.missing(edit, i, h.find, "the file does not exist") for i, h in enumerate(edit.hunk)]
+    spans = _spans(edit, text)
+    if len(spans) != 1:
+        state = HunkState.AMBIGUOUS if spans else HunkState.MISSING
+        detail = f"{edit.scope} is defined {len(spans)} times in {edit.file}"
+        return [Hunk(edit.id, i, edit.file, state, h.find, detail) for i, h in enumerate(edit.hunk)]
+    return [
+        Hunk(edit.id, i, edit.file, *state_of(h.find, h.replace, text, edit.file, spans[0]))
+        for i, h in enumerate(edit.hunk)
+    ]
+
+
+def rewrite(edit: Anchor, text: str, hunks: Sequence[AnchorHunk]) -> str:
+    """*text* with each hunk's ``find`` replaced; the caller has seen that each occurs once."""
+    for hunk in hunks:
+        (span,) = _spans(edit, text)
+        at = text.index(hunk.find, span.start, span.end)
+        text = text[:at] + hunk.replace + text[at + len(hunk.find) :]
+    return text
+
+
+def forward(edit: Anchor, text: str) -> str:
+    """*text* with all hunks applied."""
+    return rewrite(edit, text, edit.hunk)
+
+
+def backward(edit: Anchor, text: str) -> str:
+    """*text* with all hunks taken out again."""
+    swapped = [AnchorHunk(find=h.replace, replace=h.find) for h in reversed(edit.hunk)]
+    return rewrite(edit, text, swapped)
+
+
+def state_of(find: str, replace: str, text: str, file: str, span: Span | None = None) -> tuple[HunkState, str, str]:
+    """(state, anchor, detail) of one exact replacement in *text*.
+
+    Where one text holds the other (an insertion keeps its anchor), the longer one is looked for first.
+    """
+    span = span or Span(0, len(text))
+    anchors, results = _positions(find, text, span), _positions(replace, text, span) if replace else []
+    if find in replace:
+        anchors = [at for at in anchors if not any(r <= at < r + len(replace) for r in results)]
+    elif replace and replace in find:
+        results = [at for at in results if not any(a <= at < a + len(find) for a in anchors)]
+    state = counted(len(anchors), len(results))
+    if state is HunkState.MISSING:
+        return state, find, _nearest(find, text, file)
+    if state is HunkState.AMBIGUOUS:
+        lines = ", ".join(str(text.count("\n", 0, at) + 1) for at in anchors or results)
+        return state, find, f"occurs {len(anchors or results)} times in {file} (line {lines})"
+    return state, find, ""
+
+
+def _spans(edit: Anchor, text: str) -> list[Span]:
+    if not edit.scope:
+        return [Span(0, len(text))]
+    lines = regions.lines_of(text)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    found = regions.find(regions.parsed(text, edit.file), text, edit.scope)
+    return [Span(starts[region.first - 1], starts[region.last]) for region in found]
+
+
+def _positions(find: str, text: str, span: Span) -> list[int]:
+    """Every place where *find* starts, overlapping ones too."""
+    found = []
+    at = text.find(find, span.start, span.end)
+    while at >= 0:
+        found.append(at)
+        at = text.find(find, at + 1, span.end)
+    return found
+
+
+def _nearest(find: str, text: str, file: str) -> str:
+    """The lines of *text* most like *find*, with what differs."""
+    import difflib
+
+    want, have = regions.lines_of(find), regions.lines_of(text)
+    size = len(want)
+    first = max(want, key=lambda line: len(line.strip()))
+    offset = want.index(first)
+    close = difflib.get_close_matches(first, sorted(set(have)), n=3, cutoff=0.5)
+    best: tuple[float, int] | None = None
+    for start, line in enumerate(have):
+        if line in close and start >= offset:
+            window = "".join(have[start - offset : start - offset + size])
+            ratio = difflib.SequenceMatcher(None, find, window).ratio()
+            best = max(best, (ratio, start - offset)) if best else (ratio, start - offset)
+    if best is None:
+        return f"nothing like it in {file}"
+    window = have[best[1] : best[1] + size]
+    delta = [line.rstrip("\r\n") for line in difflib.ndiff(want, window) if line[:1] in "+-"]
+    return f"nearest candidate, {file}:{best[1] + 1}, differs (- wanted, + there): " + " | ".join(delta[:6])

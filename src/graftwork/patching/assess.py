@@ -1,0 +1,147 @@
+"""One patch in one tree: its state, the evidence for it, and the tree with the patch in or out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from packaging.version import Version
+
+from graftwork.catalog.catalog import Earlier, Patch
+from graftwork.catalog.patches import Edit, Marker, ObsoleteWhen
+from graftwork.catalog.versions import matches
+from graftwork.patching import edits, markers
+from graftwork.patching.hunks import Hunk, HunkState
+from graftwork.patching.overlay import Overlay
+from graftwork.patching.states import State, decide
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What the tree is: the engine's version, and the platform it will run on."""
+
+    version: Version
+    platform: str
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """The state of a patch in a tree. ``problems`` are failures of the patch's own proof (exit 4)."""
+
+    patch: Patch
+    state: State
+    hunks: tuple[Hunk, ...] = ()
+    markers: tuple[tuple[Marker, bool], ...] = ()
+    reasons: tuple[str, ...] = ()
+    found: Earlier | None = None
+    upgradable: bool = False
+    problems: tuple[str, ...] = field(default=())
+
+
+def edits_for(patch: Patch, engine: Engine) -> list[Edit]:
+    """The variant of each edit that is meant for the engine's version."""
+    return [edit for edit in patch.spec.edit if matches(edit.versions, engine.version)]
+
+
+def assess(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
+    """The state of *patch* in *over*, which is not changed."""
+    for rule in patch.spec.not_needed:
+        if matches(rule.versions, engine.version) and (not rule.platforms or engine.platform in rule.platforms):
+            return Assessment(patch, State.NOT_NEEDED, reasons=(rule.reason,))
+    if patch.spec.platforms and engine.platform not in patch.spec.platforms:
+        reason = f"it is for {', '.join(patch.spec.platforms)}, the target is {engine.platform}"
+        return Assessment(patch, State.NOT_NEEDED, reasons=(reason,))
+    for when in patch.spec.obsolete_when:
+        if _holds(when, over):
+            return Assessment(patch, State.OBSOLETE, reasons=(f"{when.reason} ({_fact(when)})",))
+    return _by_text(patch, over, engine)
+
+
+def _by_text(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
+    chosen = edits_for(patch, engine)
+    hunks = _examine(chosen, patch, over)
+    marked = [(m, markers.present(m, over)) for m in markers.in_force(patch.spec.marker, engine.version)]
+    state, reasons = decide(hunks, [there for _, there in marked])
+    found, upgradable = None, False
+    if state is not State.APPLIED:
+        found, upgradable = _earlier(patch, over, marked)
+    if found:
+        state, reasons = State.OUTDATED, [f"revision {found.id} is in the tree, this is {patch.spec.revision}"]
+        reasons += [found.note] if found.note else []
+        if not upgradable:
+            reasons.append("its text is not the one we know, only its markers are: restore the pristine file first")
+    elif not chosen:
+        state, reasons = State.DRIFTED, [f"no edit of this patch is written for {engine.version}"]
+    if not matches(patch.spec.versions, engine.version) and state in (State.PENDING, State.DRIFTED):
+        state = State.DRIFTED
+        reasons = [f"written and tested for {patch.spec.versions}, this is {engine.version}", *reasons]
+    return Assessment(patch, state, tuple(hunks), tuple(marked), tuple(reasons), found, upgradable)
+
+
+def put(patch: Patch, over: Overlay, engine: Engine) -> list[str]:
+    """Apply a pending patch to *over*, and prove it there: every hunk done, every marker compiled in.
+
+    Returns the failures of that proof; none is the only good answer.
+    """
+    chosen = edits_for(patch, engine)
+    for edit in chosen:
+        edits.forward(edit, patch.folder, over)
+    bad = [
+        f"{hunk.name}: {hunk.state.value} after it was applied"
+        for hunk in _examine(chosen, patch, over)
+        if hunk.state not in (HunkState.DONE, HunkState.HOLDS)
+    ]
+    for marker in markers.in_force(patch.spec.marker, engine.version):
+        if not markers.present(marker, over):
+            bad.append(
+                f"marker {marker.kind} {marker.value!r} is not in {marker.function} of the patched {marker.file}"
+            )
+    return bad
+
+
+def take_out(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> None:
+    """Remove edits that are all done from *over*, last first."""
+    for edit in reversed(chosen):
+        edits.backward(edit, patch.folder, over)
+
+
+def _examine(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> list[Hunk]:
+    """Examine each edit on the tree that the edits before it leave behind."""
+    hunks: list[Hunk] = []
+    scratch = over.copy()
+    for edit in chosen:
+        found = edits.examine(edit, patch.folder, scratch)
+        hunks += found
+        states = {hunk.state for hunk in found}
+        if HunkState.PENDING in states and states <= {HunkState.PENDING, HunkState.HOLDS} and len(chosen) > 1:
+            edits.forward(edit, patch.folder, scratch)
+    return hunks
+
+
+def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]]) -> tuple[Earlier | None, bool]:
+    """The earlier revision whose markers the tree has while this revision's discriminating ones are absent."""
+    for old in patch.earlier:
+        newer = [there for marker, there in marked if old.id in marker.discriminates]
+        if any(newer) or not all(markers.present(marker, over) for marker in old.markers):
+            continue
+        hunks = _examine(old.edits, patch, over)
+        return old, all(hunk.state in (HunkState.DONE, HunkState.HOLDS) for hunk in hunks)
+    return None, False
+
+
+def _holds(when: ObsoleteWhen, over: Overlay) -> bool:
+    from graftwork.patching import regions
+
+    text = over.text_of(when.file)
+    if text is None:
+        return False
+    holds = not when.defines or regions.defined(regions.parsed(text, when.file), when.defines)
+    if holds and when.contains:
+        from graftwork.patching import codemod
+
+        holds = codemod.contains(text, when.file, when.scope, when.contains)
+    return holds
+
+
+def _fact(when: ObsoleteWhen) -> str:
+    return f"{when.file} defines {when.defines}" if when.defines else f"{when.file} contains {when.contains}"

@@ -1,0 +1,38 @@
+"""Markers of a patch, looked for in the code objects that a tree's source compiles to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from types import CodeType
+
+from packaging.version import Version
+
+from graftwork.catalog.patches import Marker
+from graftwork.catalog.versions import matches
+from graftwork.errors import TreeError
+from graftwork.patching.check import compile_source, has_marker
+from graftwork.patching.overlay import Overlay
+
+
+def in_force(markers: Sequence[Marker], version: Version) -> list[Marker]:
+    """The markers that are meant for *version*."""
+    return [marker for marker in markers if matches(marker.versions, version)]
+
+
+def present(marker: Marker, over: Overlay) -> bool:
+    """Whether the marker's function, compiled from the overlay's source, has it. A missing file has none."""
+    text = over.text_of(marker.file)
+    if text is None:
+        return False
+    return has_marker(compiled(text, marker.file), marker.function, marker.kind, marker.value)
+
+
+@lru_cache(maxsize=16)
+def compiled(text: str, path: str) -> CodeType:
+    """The module code of *text*; TreeError with the line if this Python cannot compile it."""
+    try:
+        return compile_source(text.encode("utf-8"), path)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else path
+        raise TreeError(f"{where}: does not compile: {getattr(error, 'msg', None) or error}") from None
