@@ -10,7 +10,7 @@ import __future__
 
 import ast
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -128,28 +128,25 @@ def load_class(
     return loaded
 
 
-def execute_statements(
-    path: Path, names: Collection[str], namespace: dict[str, Any], *, optimize: int = -1
-) -> Mapping[str, Any]:
-    """Execute, in file order, those top-level statements of *path* that define one of *names*; return *namespace*.
+def load_until(path: Path, name: str, namespace: dict[str, Any], *, optimize: int = -1) -> dict[str, Any]:
+    """Execute the definitions of *path* from its top to the one that binds *name*, in *namespace*, and return that.
 
-    A statement defines a name if it is a def, a class or an assignment to it (annotated or not). Names that the file
-    does not define are left alone, so the caller may list what some releases have and others lack.
+    Definitions are def, class and assignment statements. Imports and conditional statements are left out, so
+    *namespace* must bring what they would. For the head of a file whose imports are too many to stub.
     """
-    chosen: list[ast.stmt] = []
-    for node in _parse(path).body:
-        if isinstance(node, (*_Function, ast.ClassDef)):
-            defined = {node.name}
-        elif isinstance(node, ast.Assign):
-            defined = {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            defined = {node.target.id}
-        else:
-            continue
-        if defined & set(names):
-            chosen.append(node)
-    exec(_code(path, chosen, optimize), namespace)
+    body = _parse(path).body
+    _only(path, name, [node for node in body if name in _bound(node)])
+    last = next(index for index, node in enumerate(body) if name in _bound(node))
+    exec(_code(path, [node for node in body[: last + 1] if _bound(node)], optimize), namespace)
     return namespace
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a definition statement binds; empty for any other statement."""
+    if isinstance(node, (*_Function, ast.ClassDef)):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _parse(path: Path) -> ast.Module:
