@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, "int | None"], None]
 
-_PIECE = 1 << 18
+_PIECE = 1 << 16  # bytes; what a cut connection delivered of an unfinished piece is lost
 _TRIES = 5  # in a row without a single new byte
 _PAUSE = 0.25  # seconds, doubled with each fruitless try
 _MAX_SIZE = 20 << 30  # bytes, where the index does not say the size

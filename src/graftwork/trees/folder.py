@@ -42,18 +42,26 @@ class FolderTree:
         try:
             # O_NONBLOCK: opening a FIFO must not hang; O_NOFOLLOW: the path was resolved just now.
             fd = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    hint = "Only plain files can be patched."
+                    raise TreeError(f"{path} in {self.origin}: not a regular file", hint=hint)
+                with os.fdopen(fd, "rb", closefd=False) as file:
+                    return file.read()
+            finally:
+                os.close(fd)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFile(f"{path}: not in {self.origin}") from error
         except OSError as error:
             raise TreeError(f"{path} in {self.origin}: cannot be read ({_reason(error)})") from error
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise TreeError(f"{path} in {self.origin}: not a regular file", hint="Only plain files can be patched.")
-            return file.read()
 
     def exists(self, path: RelPath) -> bool:
         """Whether *path* is a regular file. TreeError if a link on the way leaves the tree."""
-        return self.real(path).is_file()
+        real = self.real(path)
+        try:
+            return real.is_file()
+        except OSError as error:
+            raise TreeError(f"{path} in {self.origin}: cannot be read ({_reason(error)})") from error
 
     def paths(self) -> Iterator[RelPath]:
         """Every regular file, sorted by folder, without ``.git`` and ``.graftwork``.

@@ -46,9 +46,8 @@ class RangeReader:
         """A ``remotezip.PartialBuffer`` of the bytes first..last (inclusive), or of the end when first < 0."""
         from remotezip import PartialBuffer
 
+        self.prepare()
         first, last = span
-        if self._size < 0:
-            self._fetch_end()
         if first < 0 or last is None:
             first, last = self._start, self._size - 1
         if not 0 <= first <= last < self._size or last - first >= _MAX_SPAN:
@@ -67,8 +66,13 @@ class RangeReader:
             self._start = first
         return self._end[first - self._start : last + 1 - self._start]
 
-    def _fetch_end(self) -> None:
-        """The last bytes. Servers without suffix ranges (RFC 9110, 14.1.2, is optional) answer with the whole."""
+    def prepare(self) -> None:
+        """Fetch the end once. To be called before zipfile is, which takes an OSError here for a broken archive.
+
+        Servers without suffix ranges (optional in RFC 9110, 14.1.2) answer with the whole: then by its length.
+        """
+        if self._size >= 0:
+            return
         answer = self._ask(f"bytes=-{self._tail_size}", None)
         if isinstance(answer, int):
             self._size = answer

@@ -191,6 +191,7 @@ class _RangedZip:
         if self._zip is None:
             from remotezip import RemoteZip
 
+            self.reader.prepare()
             with self._reading():
                 archive = RemoteZip("", fetcher=lambda *_, **__: self.reader)
                 self._members = check_directory(archive, self.origin)
