@@ -47,7 +47,7 @@ def payload_spec(target: Target, plan: Plan, lock: Lock | None) -> PayloadSpec:
 
 
 def tree_record(target: Target, plan: Plan, lock: Lock | None, python: str | None = None) -> records.Record:
-    """The record of a folder: no white-outs, since a folder's stale bytecode is removed; *python* is its minor version."""
+    """The record of a folder of Python *python* ("3.10"): no white-outs, since stale bytecode is removed there."""
     record = record_for(payload_spec(target, plan, lock), {})
     return msgspec.structs.replace(record, whiteouts=[], python=python or record.python)
 
@@ -76,7 +76,8 @@ def _markers(plan: Plan) -> tuple[records.Marker, ...]:
 
 
 def _launch(launches: list[Launch]) -> records.Launch:
-    args, env = [], {}
+    args: list[str] = []
+    env: dict[str, str] = {}
     for launch in launches:
         args += [] if _holds(args, launch.args) else launch.args
         env |= launch.env

@@ -106,8 +106,8 @@ def _nearest(find: str, text: str, file: str) -> str:
     best: tuple[float, int] | None = None
     for start, line in enumerate(have):
         if line in close and start >= offset:
-            window = "".join(have[start - offset : start - offset + size])
-            ratio = difflib.SequenceMatcher(None, find, window).ratio()
+            there = "".join(have[start - offset : start - offset + size])
+            ratio = difflib.SequenceMatcher(None, find, there).ratio()
             best = max(best, (ratio, start - offset)) if best else (ratio, start - offset)
     if best is None:
         return f"nothing like it in {file}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import libcst as cst
 
@@ -12,7 +13,7 @@ from graftwork.catalog.patches import Codemod, CodemodHunk
 from graftwork.errors import TreeError
 from graftwork.patching import regions
 from graftwork.patching.hunks import Hunk, HunkState, counted
-from graftwork.patching.pattern import Change, Statement, alike, differences, pattern, statements, walk
+from graftwork.patching.pattern import Binds, Change, Statement, alike, differences, pattern, statements, walk
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _matches(want: cst.CSTNode, nodes: Sequence[cst.CSTNode]) -> list[_Match]:
     if not statement:
         return [_Match(node, (), 0) for node in nodes if type(node) is type(want) and alike(want, node, {})]
     for node in nodes:
-        block = node.body if isinstance(node, (cst.Module, cst.IndentedBlock)) else ()
+        block: Sequence[Any] = node.body if isinstance(node, (cst.Module, cst.IndentedBlock)) else ()
         for position, line in enumerate(block):
             inner = line.body if isinstance(line, cst.SimpleStatementLine) else (line,)
             found += [_Match(item, block, position) for item in inner if alike(want, item, {})]
@@ -157,7 +158,8 @@ def _rewrite(edit: Codemod, text: str, hunks: Sequence[CodemodHunk], remove: boo
 
 def _changes(hunk: CodemodHunk, match: _Match, remove: bool) -> list[tuple[cst.CSTNode, Change]]:
     if hunk.becomes:
-        want, binds = pattern(hunk.match), {}
+        want = pattern(hunk.match)
+        binds: Binds = {}
         alike(want, match.node, binds)
         return differences(want, pattern(hunk.becomes), match.node, binds)
     if remove:

@@ -29,7 +29,7 @@ class DiffHunk:
 @lru_cache(maxsize=64)
 def load(source: Path, strip: int) -> tuple[DiffHunk, ...]:
     """Parse a diff strictly. CatalogError for anything but changes inside existing text files."""
-    from unidiff import PatchSet
+    from unidiff import PatchSet  # type: ignore[attr-defined, unused-ignore]
     from unidiff.errors import UnidiffParseError
 
     try:

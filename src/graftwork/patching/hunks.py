@@ -19,8 +19,11 @@ class HunkState(str, Enum):
     BLOCKED = "blocked"
 
 
-class _HasId(Protocol):
-    id: str
+class _OneFile(Protocol):
+    """An edit of one file."""
+
+    @property
+    def id(self) -> str: ...
 
     @property
     def file(self) -> str: ...
@@ -38,7 +41,7 @@ class Hunk:
     detail: str = ""
 
     @classmethod
-    def missing(cls, edit: _HasId, index: int, anchor: str, detail: str) -> Hunk:
+    def missing(cls, edit: _OneFile, index: int, anchor: str, detail: str) -> Hunk:
         return cls(edit.id, index, edit.file, HunkState.MISSING, anchor, detail)
 
     @property

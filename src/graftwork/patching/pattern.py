@@ -25,10 +25,14 @@ _LAYOUT = re.compile(
 )
 
 
-@cache
+_FIELDS: dict[type[Any], tuple[str, ...]] = {}
+
+
 def syntax_fields(kind: type[Any]) -> tuple[str, ...]:
     """The fields of a libcst node that are syntax, not layout."""
-    return tuple(field.name for field in fields(kind) if not _LAYOUT.fullmatch(field.name))
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(field.name for field in fields(kind) if not _LAYOUT.fullmatch(field.name))
+    return _FIELDS[kind]
 
 
 def metavariables(text: str) -> str:

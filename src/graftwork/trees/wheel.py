@@ -22,6 +22,7 @@ class WheelTree:
     """
 
     def __init__(self, path: Path, *, record_sha256: Sha256 | None = None, name: str = "") -> None:
+        self.path = path
         self.origin = name or path.name
         try:
             self._file = path.open("rb")

@@ -1,0 +1,70 @@
+"""``graftwork apply TARGET --tree DIR``: all patches or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graftwork.cli import options
+from graftwork.ui import Screen
+
+if TYPE_CHECKING:
+    from graftwork.patching.plan import Plan
+
+
+@click.command("apply")
+@options.common
+@options.tree_option(required=True)
+@options.engine_option
+@click.option("--upgrade", is_flag=True, help="Take an earlier revision of a patch out first.")
+def command(
+    target: str,
+    catalog: Path | None,
+    as_json: bool,
+    quiet: bool,
+    folder: Path,
+    engine_version: str | None,
+    upgrade: bool,
+) -> int:
+    """Apply the patches of TARGET to a folder. A second run changes nothing."""
+    from graftwork.images.from_plan import tree_record
+    from graftwork.images.record import plain
+    from graftwork.patching import pycache, report
+    from graftwork.patching.apply import apply
+    from graftwork.trees.folder import open_folder
+
+    screen = Screen(as_json=as_json, quiet=quiet)
+    found, wanted = options.setup(catalog, target)
+    tree = open_folder(folder, wanted.engine)
+    engine = options.engine_of(wanted, tree, engine_version)
+    lock = found.lock(wanted)
+
+    def record_of(plan: Plan) -> dict[str, Any]:
+        minor = next((m for c in plan.patched if (m := pycache.minor_of(tree.root / c.path))), None)
+        return plain(tree_record(wanted, plan, lock, minor))
+
+    planned = apply(
+        tree,
+        target,
+        found.patches(wanted),
+        engine,
+        record_of,
+        optional=wanted.optional,
+        upgrade=upgrade,
+    )
+    screen.step("target", f"{target}: {wanted.engine} {engine.version} on {wanted.platform} ({tree.origin})")
+    report.show(planned, screen)
+    refusal = planned.refusal()
+    if as_json:
+        screen.document(report.as_dict(planned, target, wanted.engine))
+    if refusal is not None:
+        if not as_json:
+            screen.error(refusal)
+        return refusal.exit_code
+    wrote = [change.path for change in planned.changes]
+    for path in wrote:
+        screen.step("wrote", path)
+    screen.result(f"applied: {len(wrote)} files written" if wrote else "nothing to do: every patch is in the tree")
+    return 0

@@ -1,0 +1,98 @@
+"""A plan as data and as lines for people: every patch, every failed hunk, in one report."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from typing import Any
+
+from graftwork.patching.assess import Assessment
+from graftwork.patching.plan import Plan
+from graftwork.patching.states import State
+from graftwork.ui import Screen, error_dict
+
+STYLE = {
+    State.PENDING: "good",
+    State.APPLIED: "good",
+    State.NOT_NEEDED: "dim",
+    State.OBSOLETE: "warn",
+    State.OUTDATED: "bad",
+    State.PARTIAL: "bad",
+    State.DRIFTED: "bad",
+}
+
+
+def as_dict(plan: Plan, target: str, engine: str) -> dict[str, Any]:
+    """The plan for machines; hashes are sha256 in hex, None where there is no file."""
+    refusal = plan.refusal()
+    return {
+        "target": target,
+        "engine": {"name": engine, "version": str(plan.engine.version), "platform": plan.engine.platform},
+        "tree": plan.origin,
+        "patches": [_patch(item) for item in plan.patches],
+        "files": [
+            {"path": c.path, "old_sha256": _sha(c.old), "new_sha256": _sha(c.new), "patches": list(c.patches)}
+            for c in plan.changes
+        ],
+        "refused": error_dict(refusal) if refusal else None,
+    }
+
+
+def show(plan: Plan, screen: Screen) -> None:
+    """The table of patches, then the reasons of each patch that is not simply pending or applied."""
+    rows = [
+        (item.patch.id, item.state.value, item.patch.spec.revision, _edits(item), _markers(item))
+        for item in plan.patches
+    ]
+    screen.table(("patch", "state", "revision", "edits", "markers"), rows, [STYLE[item.state] for item in plan.patches])
+    for item in plan.patches:
+        for reason in (*item.reasons, *item.problems):
+            screen.line(f"  {item.patch.id}: {reason}")
+
+
+def diff(plan: Plan) -> str:
+    """The plan as a unified diff, with ``a/`` and ``b/`` in front of the tree's paths."""
+    parts: list[str] = []
+    for change in plan.changes:
+        old, new = (
+            data.decode("utf-8").splitlines(True) if data is not None else [] for data in (change.old, change.new)
+        )
+        names = (f"a/{change.path}" if change.old is not None else "/dev/null", f"b/{change.path}")
+        parts += difflib.unified_diff(old, new, *names)
+    return "".join(parts)
+
+
+def _patch(item: Assessment) -> dict[str, Any]:
+    return {
+        "id": item.patch.id,
+        "revision": item.patch.spec.revision,
+        "state": item.state.value,
+        "found_revision": item.found.id if item.found else None,
+        "upgradable": item.upgradable,
+        "reasons": [*item.reasons, *item.problems],
+        "hunks": [
+            {"name": h.name, "file": h.file, "state": h.state.value, "anchor": h.anchor, "detail": h.detail}
+            for h in item.hunks
+        ],
+        "markers": [
+            {"file": m.file, "function": m.function, "kind": m.kind, "value": m.value, "present": there}
+            for m, there in item.markers
+        ],
+    }
+
+
+def _edits(item: Assessment) -> str:
+    counting = [hunk for hunk in item.hunks if hunk.state.value != "holds"]
+    good = [hunk for hunk in counting if hunk.state.value in ("pending", "done")]
+    return f"{len(good)}/{len(counting)}" if counting else "-"
+
+
+def _markers(item: Assessment) -> str:
+    if not item.markers:
+        return "-"
+    there = item.state is State.PENDING and not item.problems
+    return ", ".join(m.value if there or present else f"no {m.value}" for m, present in item.markers)
+
+
+def _sha(data: bytes | None) -> str | None:
+    return None if data is None else hashlib.sha256(data).hexdigest()
