@@ -194,7 +194,7 @@ def test_broken_wheels_give_the_right_bytes_or_an_error_of_ours(
         else:
             # A flipped bit in a name of both zip and RECORD is still a wheel, of another name.
             assert set(found.values()) <= set(files.values())
-            assert all(found[name] == files[name] for name in found.keys() & files.keys())  # type: ignore[index]
+            assert all(found[name] == files[name] for name in found.keys() & files.keys())
 
 
 @settings(max_examples=200, deadline=None)

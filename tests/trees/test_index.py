@@ -151,6 +151,13 @@ def test_netrc(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert server.asked("/simple/eng/")[0]["authorization"] == "Basic bWU6cHc="
 
 
+def test_redirect_to_nonsense(server: Any) -> None:
+    server.redirects["/simple/eng/"] = "http://" + "a" * 90 + "/?token=secret"
+    with pytest.raises(UnreachableError) as caught:
+        index(f"{server.origin}/simple").find("eng", NAME, SHA)
+    assert "secret" not in caught.value.message
+
+
 def test_user_agent_is_ours(server: Any) -> None:
     index(serve(server, NAME)).find("eng", NAME, SHA)
     assert server.asked("/simple/eng/")[0]["user-agent"].startswith("graftwork/")
@@ -215,7 +222,10 @@ def test_no_index_without_find_links() -> None:
         index("http://127.0.0.1:9/simple", no_index=True).find("eng", NAME, SHA)
 
 
-@pytest.mark.parametrize("url", ["ftp://u:secret@x/simple", "http://[::1/simple", "http://x:port/simple"])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://u:secret@x/simple", "http://[::1/simple", "http://x:port/simple", "http:///simple", "https://" + "a" * 90],
+)
 def test_senseless_url(url: str) -> None:
     with pytest.raises((UsageError, UnreachableError)) as caught:
         index(url).find("eng", NAME, SHA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ def open_session(settings: PipSettings, *, backoff: float = 0.25) -> requests.Se
     """
     import requests
     from requests.adapters import HTTPAdapter
+    from urllib3.exceptions import InsecureRequestWarning
     from urllib3.util import Retry
 
     class PatientRetry(Retry):
@@ -43,6 +45,12 @@ def open_session(settings: PipSettings, *, backoff: float = 0.25) -> requests.Se
     class TrustingAdapter(HTTPAdapter):
         def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
             super().cert_verify(conn, url, False, cert)  # type: ignore[no-untyped-call]
+
+        def send(self, *args: Any, **more: Any) -> requests.Response:
+            with warnings.catch_warnings():
+                # The user asked for it in pip's configuration; pip says nothing either.
+                warnings.simplefilter("ignore", InsecureRequestWarning)
+                return super().send(*args, **more)
 
     class PipSession(requests.Session):
         def request(self, method: Any, url: Any, *args: Any, **more: Any) -> requests.Response:
@@ -102,6 +110,7 @@ def credentials_of(urls: Iterable[str]) -> Credentials:
 def reaching(what: str) -> Iterator[None]:
     """Turn every failure of requests in the block into an UnreachableError that names *what*, no secrets."""
     import requests
+    import urllib3
 
     try:
         yield
@@ -112,7 +121,8 @@ def reaching(what: str) -> Iterator[None]:
     except requests.exceptions.SSLError as error:
         hint = "Its certificate is not trusted: set 'cert' in pip's configuration to your CA bundle."
         raise UnreachableError(f"{what}: {_cause(error)}", hint=hint) from error
-    except (requests.RequestException, OSError) as error:
+    # requests lets some of urllib3's own errors through (a host name that cannot be one, in a URL or redirect).
+    except (requests.RequestException, urllib3.exceptions.HTTPError, UnicodeError, OSError) as error:
         if isinstance(error, GraftworkError):
             raise
         raise UnreachableError(f"{what}: {_cause(error)}", hint=_HINT) from error
