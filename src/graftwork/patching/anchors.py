@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graftwork.catalog.patches import Anchor, AnchorHunk
-from graftwork.patching import regions
+from graftwork.patching import drift, regions
 from graftwork.patching.hunks import Hunk, HunkState, counted
 
 
@@ -26,6 +26,7 @@ def examine(edit: Anchor, text: str | None) -> list[Hunk]:
     if len(spans) != 1:
         state = HunkState.AMBIGUOUS if spans else HunkState.MISSING
         detail = f"{edit.scope} is defined {len(spans)} times in {edit.file}"
+        detail = detail if spans else drift.no_scope(edit.file, edit.scope, text)
         return [Hunk(edit.id, i, edit.file, state, h.find, detail) for i, h in enumerate(edit.hunk)]
     return [
         Hunk(edit.id, i, edit.file, *state_of(h.find, h.replace, text, edit.file, spans[0]))
@@ -66,7 +67,7 @@ def state_of(find: str, replace: str, text: str, file: str, span: Span | None = 
         results = [at for at in results if not any(a <= at < a + len(find) for a in anchors)]
     state = counted(len(anchors), len(results))
     if state is HunkState.MISSING:
-        return state, find, _nearest(find, text, file)
+        return state, find, drift.nearest_lines(find, text, file)
     if state is HunkState.AMBIGUOUS:
         lines = ", ".join(str(text.count("\n", 0, at) + 1) for at in anchors or results)
         return state, find, f"occurs {len(anchors or results)} times in {file} (line {lines})"
@@ -92,25 +93,3 @@ def _positions(find: str, text: str, span: Span) -> list[int]:
         found.append(at)
         at = text.find(find, at + 1, span.end)
     return found
-
-
-def _nearest(find: str, text: str, file: str) -> str:
-    """The lines of *text* most like *find*, with what differs."""
-    import difflib
-
-    want, have = regions.lines_of(find), regions.lines_of(text)
-    size = len(want)
-    first = max(want, key=lambda line: len(line.strip()))
-    offset = want.index(first)
-    close = difflib.get_close_matches(first, sorted(set(have)), n=3, cutoff=0.5)
-    best: tuple[float, int] | None = None
-    for start, line in enumerate(have):
-        if line in close and start >= offset:
-            there = "".join(have[start - offset : start - offset + size])
-            ratio = difflib.SequenceMatcher(None, find, there).ratio()
-            best = max(best, (ratio, start - offset)) if best else (ratio, start - offset)
-    if best is None:
-        return f"nothing like it in {file}"
-    window = have[best[1] : best[1] + size]
-    delta = [line.rstrip("\r\n") for line in difflib.ndiff(want, window) if line[:1] in "+-"]
-    return f"nearest candidate, {file}:{best[1] + 1}, differs (- wanted, + there): " + " | ".join(delta[:6])

@@ -26,7 +26,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Assessment:
-    """The state of a patch in a tree. ``problems`` are failures of the patch's own proof (exit 4)."""
+    """The state of a patch in a tree; ``after`` is the tree with a pending patch in it.
+
+    ``problems`` are failures of the patch's own proof (exit 4).
+    """
 
     patch: Patch
     state: State
@@ -35,7 +38,8 @@ class Assessment:
     reasons: tuple[str, ...] = ()
     found: Earlier | None = None
     upgradable: bool = False
-    problems: tuple[str, ...] = field(default=())
+    after: Overlay | None = field(default=None, repr=False, compare=False)
+    problems: tuple[str, ...] = ()
 
 
 def edits_for(patch: Patch, engine: Engine) -> list[Edit]:
@@ -59,7 +63,7 @@ def assess(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
 
 def _by_text(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
     chosen = edits_for(patch, engine)
-    hunks = _examine(chosen, patch, over)
+    hunks, after = _examine(chosen, patch, over)
     marked = [(m, markers.present(m, over)) for m in markers.in_force(patch.spec.marker, engine.version)]
     state, reasons = decide(hunks, [there for _, there in marked])
     found, upgradable = None, False
@@ -75,20 +79,21 @@ def _by_text(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
     if not matches(patch.spec.versions, engine.version) and state in (State.PENDING, State.DRIFTED):
         state = State.DRIFTED
         reasons = [f"written and tested for {patch.spec.versions}, this is {engine.version}", *reasons]
-    return Assessment(patch, state, tuple(hunks), tuple(marked), tuple(reasons), found, upgradable)
+    pending = after if state is State.PENDING else None
+    return Assessment(patch, state, tuple(hunks), tuple(marked), tuple(reasons), found, upgradable, pending)
 
 
-def put(patch: Patch, over: Overlay, engine: Engine) -> list[str]:
+def put(item: Assessment, over: Overlay, engine: Engine) -> list[str]:
     """Apply a pending patch to *over*, and prove it there: every hunk done, every marker compiled in.
 
     Returns the failures of that proof; none is the only good answer.
     """
-    chosen = edits_for(patch, engine)
-    for edit in chosen:
-        edits.forward(edit, patch.folder, over)
+    patch, chosen = item.patch, edits_for(item.patch, engine)
+    assert item.after is not None, "only a pending patch can be put"
+    over.changed.update(item.after.changed)
     bad = [
         f"{hunk.name}: {hunk.state.value} after it was applied"
-        for hunk in _examine(chosen, patch, over)
+        for hunk in _examine(chosen, patch, over)[0]
         if hunk.state not in (HunkState.DONE, HunkState.HOLDS)
     ]
     for marker in markers.in_force(patch.spec.marker, engine.version):
@@ -105,17 +110,16 @@ def take_out(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> None:
         edits.backward(edit, patch.folder, over)
 
 
-def _examine(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> list[Hunk]:
-    """Examine each edit on the tree that the edits before it leave behind."""
+def _examine(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> tuple[list[Hunk], Overlay]:
+    """Examine each edit on the tree that the edits before it leave behind; returns that tree too."""
     hunks: list[Hunk] = []
-    scratch = over.copy()
+    after = over.copy()
     for edit in chosen:
-        found = edits.examine(edit, patch.folder, scratch)
+        found = edits.examine(edit, patch.folder, after)
         hunks += found
-        states = {hunk.state for hunk in found}
-        if HunkState.PENDING in states and states <= {HunkState.PENDING, HunkState.HOLDS} and len(chosen) > 1:
-            edits.forward(edit, patch.folder, scratch)
-    return hunks
+        if all(hunk.state in (HunkState.PENDING, HunkState.HOLDS) for hunk in found):
+            edits.forward(edit, patch.folder, after)
+    return hunks, after
 
 
 def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]]) -> tuple[Earlier | None, bool]:
@@ -124,7 +128,7 @@ def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]])
         newer = [there for marker, there in marked if old.id in marker.discriminates]
         if any(newer) or not all(markers.present(marker, over) for marker in old.markers):
             continue
-        hunks = _examine(old.edits, patch, over)
+        hunks, _ = _examine(old.edits, patch, over)
         return old, all(hunk.state in (HunkState.DONE, HunkState.HOLDS) for hunk in hunks)
     return None, False
 

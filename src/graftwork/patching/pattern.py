@@ -7,7 +7,7 @@ Positions of a match are tree paths, so that one pass over the tree can change a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -122,14 +122,36 @@ def _lines(suite: cst.BaseSuite) -> list[Any]:
     return list(suite.body)
 
 
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """*node* and every syntax node below it, in source order."""
-    yield node
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The syntax nodes right below *node*, in source order."""
     for name in syntax_fields(type(node)):
         value = getattr(node, name)
-        for child in value if isinstance(value, (list, tuple)) else (value,):
-            if isinstance(child, cst.CSTNode):
-                yield from walk(child)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (child for child in value if isinstance(child, cst.CSTNode))
+
+
+def reads_back(written: Any, parsed: Any, kept: Container[int]) -> bool:
+    """Whether a changed tree and its text parsed again are the same syntax.
+
+    Nodes whose identity is in *kept* were not changed: where both trees have one, their text is the same.
+    """
+    if not isinstance(written, cst.CSTNode):
+        return bool(written == parsed)
+    if type(written) is not type(parsed):
+        return False
+    if id(written) in kept:
+        return True
+    for name in syntax_fields(type(written)):
+        one, other = getattr(written, name), getattr(parsed, name)
+        if isinstance(one, (list, tuple)):
+            same = len(one) == len(other) and all(reads_back(o, p, kept) for o, p in zip(one, other, strict=True))
+        else:
+            same = reads_back(one, other, kept)
+        if not same:
+            return False
+    return True
 
 
 def filled(node: cst.CSTNode, binds: Mapping[str, cst.CSTNode]) -> cst.CSTNode:

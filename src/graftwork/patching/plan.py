@@ -92,13 +92,13 @@ def _in_order(
     for patch in patches:
         if peeled and patch.id in peeled:
             before = {path: over.bytes_of(path) for path in over.changed}
-            problems = put(patch, over, engine)
+            problems = put(assess(patch, over, engine), over, engine)
             results.append(replace(peeled[patch.id], problems=tuple(problems)))
             _keep_layout(over, before)
             continue
         item = assess(patch, over, engine)
         if item.state is State.PENDING:
-            item = replace(item, problems=tuple(put(patch, over, engine)))
+            item = replace(item, problems=tuple(put(item, over, engine)))
         results.append(item)
     return results
 
@@ -132,9 +132,10 @@ def _with_conflict(item: Assessment, patches: Sequence[Patch], tree: Tree, engin
         return item
     for other in patches[: [patch.id for patch in patches].index(item.patch.id)]:
         over = Overlay(tree)
-        if assess(other, over, engine).state is not State.PENDING:
+        first = assess(other, over, engine)
+        if first.state is not State.PENDING:
             continue
-        put(other, over, engine)
+        put(first, over, engine)
         if assess(item.patch, over, engine).state is not State.PENDING:
             reason = f"conflict: {item.patch.id} and {other.id} edit the same place; {other.id} comes first"
             return replace(item, reasons=(reason, *item.reasons))
