@@ -76,12 +76,14 @@ def make_inputs(batch: Batch) -> Inputs:
 
 
 def reference_logits(q: Any, kv: Any, weights: Any, out: Any, lengths: Any, table: Any) -> None:
-    """What the aiter kernel computes, row by row of q; a row without a length counts as empty.
+    """What the logits kernels compute, row by row of q; a row without a length counts as empty.
+
+    Columns past a row's length hold rubbish that would win: cleaning them is the task of top-k, by its lengths.
 
     q: (rows, 1, heads, dim); kv: (pages, block, 1, dim + scale); weights: (rows, heads); out: (rows, width).
     """
     block, lengths = kv.shape[1], lengths.reshape(-1)
-    out.fill_(float("-inf"))
+    out.fill_(1e30)
     for row in range(min(q.shape[0], lengths.shape[0], table.shape[0])):
         seen = torch.arange(min(int(lengths[row]), out.shape[1]))
         keys = kv[table[row, seen // block].long(), seen % block, 0, :DIM]

@@ -68,6 +68,9 @@ class Host:
         self.events.append("mmap")
         return self.torch.zeros(dims, dtype=dtype)
 
+    def _shm(self, dims: tuple[int, ...], dtype: Any) -> tuple[Any, None, None]:
+        return self._mmap(dims, dtype), None, None
+
     @contextmanager
     def _stubs(self) -> Iterator[None]:
         """The platform, the engine modules that the file imports, and the two calls that need a device."""
@@ -89,7 +92,7 @@ class Host:
         try:
             with stubbed(
                 stub("sglang.srt.mem_cache.mmap_allocator", alloc_mmap=self._mmap),
-                stub("sglang.srt.mem_cache.storage.mmap", alloc_mmap=self._mmap, alloc_shm=None),
+                stub("sglang.srt.mem_cache.storage.mmap", alloc_mmap=self._mmap, alloc_shm=self._shm),
                 stub("sglang.srt.utils", **self._checks()),
                 stub("sglang.srt.environ", envs=SimpleNamespace(SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB=setting)),
                 stub("sglang.srt.runtime_context", get_memory=lambda: memory),
