@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def self_check() -> bytes:
 
 
 def find_interpreter(minor: str) -> Interpreter | None:
-    """A Python *minor* ("3.10") of this host: this one, else ``python3.10`` on PATH if it runs and agrees."""
+    """A Python *minor* ("3.10") of this host: this one, else a ``python3.10`` on PATH that runs and agrees."""
     return _find(minor, os.environ.get("PATH", ""))
 
 
@@ -86,14 +86,22 @@ def foreign_judge(minor: str) -> check.Foreign | None:
 def _find(minor: str, path: str) -> Interpreter | None:
     if minor == _own() and sys.executable:
         return Interpreter(minor, check.TAG, Path(sys.executable))
-    for folder in path.split(os.pathsep):
-        program = shutil.which(f"python{minor}", path=folder) if folder else None
-        done = _call([program, "-I", "-S", "-c", _ASK], b"", "/", None) if program else None
+    for program in _candidates(f"python{minor}", path):
+        done = _call([str(program), "-I", "-S", "-c", _ASK], b"", "/", None)
         lines = done.stdout.decode(errors="replace").splitlines() if done and not done.returncode else []
         said = lines[1].split() if len(lines) == 2 else []
         if len(said) == 2 and said[0] == minor and Path(lines[0]).is_file():
             return Interpreter(minor, said[1], Path(lines[0]))
     return None
+
+
+def _candidates(name: str, path: str) -> Iterator[Path]:
+    """Programs *name* on *path*; behind a pyenv shim, which runs only a selected version, every installed one."""
+    for folder in map(Path, filter(None, path.split(os.pathsep))):
+        if (folder / name).is_file():
+            yield folder / name
+            if folder.name == "shims":
+                yield from sorted((folder.parent / "versions").glob(f"*/bin/{name}"))
 
 
 def _own() -> str:

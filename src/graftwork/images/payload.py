@@ -91,7 +91,7 @@ def build_payload(spec: PayloadSpec, dist: Path) -> Payload:
     if odd := [f"{path} ({file.mode:o})" for path, file in spec.files.items() if not 0 <= file.mode <= 0o777]:
         raise UsageError(f"not plain permission bits: {', '.join(odd)}")
     bytecode = dict(_bytecode(spec)) if spec.bytecode == "checked" else {}
-    record = _record(spec, bytecode)
+    record = record_for(spec, bytecode)
     layer = build_layer(_entries(spec, record, bytecode), mtime=spec.epoch)
     config = encode(_config(spec, record, layer))
     manifest = Manifest(2, describe(config, CONFIG), [describe(layer.blob, LAYER_GZIP)], MANIFEST)
@@ -112,7 +112,8 @@ def _bytecode(spec: PayloadSpec) -> Iterator[tuple[str, bytes]]:
             yield pyc_paths(path, spec.python)[0], interpreter.checked_pyc(file.data, f"{spec.engine.root}/{path}")
 
 
-def _record(spec: PayloadSpec, bytecode: Mapping[str, bytes]) -> Record:
+def record_for(spec: PayloadSpec, bytecode: Mapping[str, bytes]) -> Record:
+    """The record of a payload that carries the .pyc files *bytecode*; all others are whited out."""
     cached = [pyc for path in spec.files if path.endswith(".py") for pyc in pyc_paths(path, spec.python)]
     files = [
         File(path, _sha256(file.data), len(file.data), f"{file.mode:04o}", file.pristine, list(file.patches))

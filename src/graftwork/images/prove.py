@@ -49,11 +49,16 @@ class Report:
 
 
 def prove_tree(record: Record, root: Path) -> Report:
-    """Prove *record* on the folder *root* that holds the package (``root/sglang``). UsageError if it is no folder."""
+    """Prove *record* on the folder *root* that holds the package (``root/sglang``). UsageError if it is no folder.
+
+    Bytecode that an image carries or has removed need not be so in a folder: whatever is there is judged.
+    """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder", hint="Name the folder that holds the package.")
+    carried = [row for row in plain(record)["bytecode_files"] if (root / row["path"]).exists()]
+    folder_record = {**plain(record), "bytecode_files": carried, "whiteouts": []}
     problems = check.check_record(
-        plain(record), check.Disk(str(root)), base="", prefix=_prefix(), foreign=foreign_judge(record.python)
+        folder_record, check.Disk(str(root)), base="", prefix=_prefix(), foreign=foreign_judge(record.python)
     )
     return Report(str(root), record, tuple(problems))
 

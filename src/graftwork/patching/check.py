@@ -149,7 +149,7 @@ def has_marker(code: CodeType, function: str, kind: str, value: str) -> bool:
 
 
 class _Marshal:
-    """Reads marshalled code into plain tuples, less file names and line tables. marshal.loads may crash on bad input."""
+    """Reads marshalled code into plain tuples, less file names and line tables; marshal.loads may crash."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at, self.refs = data, 0, []  # type: bytes, int, list[Any]
