@@ -41,18 +41,45 @@ class Result:
     identity_kept: bool
 
 
-class Off:
-    """Stands for `sglang.srt.environ.envs`: every switch is off, so top-k runs unfused."""
+class Switches:
+    """Stands for `sglang.srt.environ.envs`: every switch is off but those named; without any, top-k runs unfused."""
+
+    def __init__(self, *on: str) -> None:
+        self._on = on
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(get=lambda: False)
+        return SimpleNamespace(get=lambda: name in self._on)
+
+
+def fast_topk_transform_fused(score, lengths, page_table_size_1, cu_seqlens_q, topk, row_starts=None):
+    """The fused kernel's shape checks (upstream sgl-kernel/csrc/elementwise/topk.cu at 06c48ca8), then its result.
+
+    score: (B, width); page_table_size_1: (requests, width), of which row b of the scores uses the one that
+    cu_seqlens_q says. Returns slots (B, topk), -1 where a row has fewer.
+    """
+    rows, requests = score.size(0), cu_seqlens_q.size(0) - 1
+    for holds, text in (
+        (lengths.size(0) == rows, f"lengths.size(0) == B ({lengths.size(0)}, {rows})"),
+        (page_table_size_1.size(0) == requests, f"src_page_table.size(0) == prefill_bs ({requests})"),
+        (requests <= rows, f"prefill_bs <= B ({requests}, {rows})"),
+    ):
+        if not holds:
+            raise RuntimeError(f"Expected {text} to be true, but got false.")
+    slots = torch.full((rows, topk), -1, dtype=torch.int32)
+    for row in range(rows):
+        request = int((cu_seqlens_q <= row).sum()) - 1
+        best = score[row, : int(lengths[row])].topk(min(topk, int(lengths[row]))).indices
+        slots[row, : len(best)] = page_table_size_1[request, best]
+    return slots
 
 
 class Bench:
     """Runs one tree's indexer. ``has_mask`` says whether the release forces init and local tokens (0.5.16 on)."""
 
-    def __init__(self, tree: Path, version: Version, *, backend: str = "aiter", optimize: int = -1) -> None:
-        self.tree, self.backend, self.optimize = tree, backend, optimize
+    def __init__(
+        self, tree: Path, version: Version, *, backend: str = "aiter", fused: bool = False, optimize: int = -1
+    ) -> None:
+        self.tree, self.backend, self.fused, self.optimize = tree, backend, fused, optimize
         self.version, self.has_mask = version, version >= Version("0.5.16")
         self.calls: list[SimpleNamespace] = []
         self.rows_of_topk: int | None = None
@@ -66,6 +93,10 @@ class Bench:
     def on(self, backend: str) -> Bench:
         """The same tree on another logits backend: ``deepgemm`` or ``cutedsl``, in a CUDA-like namespace."""
         return Bench(self.tree, self.version, backend=backend, optimize=self.optimize)
+
+    def fusing(self) -> Bench:
+        """The same tree with top-k and the page-table lookup fused: the result holds slots, not positions."""
+        return Bench(self.tree, self.version, fused=True, optimize=self.optimize)
 
     def run(self, batch: oracle.Batch, *, faulty_topk: int = 0) -> Result:
         """Call the tree's `_get_topk_paged`. *faulty_topk* rows are added to what top-k returns (negative: cut)."""
@@ -98,8 +129,13 @@ class Bench:
 
         with stubbed(
             stub("aiter.ops.triton.pa_mqa_logits", deepgemm_fp8_paged_mqa_logits=aiter_kernel),
-            stub("sgl_kernel", fast_topk_v2=fast_topk_v2),
-            stub("sglang.srt.environ", envs=Off()),
+            stub(
+                "sgl_kernel",
+                fast_topk_v2=fast_topk_v2,
+                fast_topk_transform_fused=fast_topk_transform_fused,
+                fast_topk_transform_ragged_fused=None,
+            ),
+            stub("sglang.srt.environ", envs=Switches(*(["SGLANG_DSA_FUSE_TOPK"] if self.fused else []))),
             stub("sglang.srt.runtime_context", get_exec=None, get_spec=None),
             stub("sglang.srt.utils", is_hip=lambda: self.backend == "aiter"),
         ):
@@ -141,7 +177,7 @@ class Bench:
             "torch": torch,
             "math": math,
             "TYPE_CHECKING": False,
-            "envs": Off(),
+            "envs": Switches(),
             **{"_is_hip": hip, "_is_cuda": not hip, "_is_xpu": False, "_is_npu": False},
         }
 
@@ -177,7 +213,7 @@ class Bench:
         metadata = Metadata()
         metadata.topk_backend = self.topk.DSATopKBackend.SGL_KERNEL
         metadata.topk_transform_method = self.topk.TopkTransformMethod.PAGED
-        metadata.force_unfused_topk = True
+        metadata.force_unfused_topk = not self.fused
         metadata.paged_mqa_schedule_metadata = None
         metadata.paged_mqa_ctx_lens_2d = None
         # Decode and idle batches have one row a request, so both lengths are the same tensor there.
@@ -186,8 +222,9 @@ class Bench:
             dsa_extend_seq_lens_list=list(batch.extend),
             dsa_seqlens_expanded=inputs.lengths,
             cache_seqlens_int32=inputs.lengths if batch.mode in ("idle", "decode") else per_request,
-            cu_seqlens_q=None,
+            cu_seqlens_q=torch.arange(batch.real + 1, dtype=torch.int32) if self.fused else None,
             topk_indices_offset=None,
+            token_to_batch_idx=None,
             real_page_table=inputs.table,
             page_table_1=inputs.table,
         )

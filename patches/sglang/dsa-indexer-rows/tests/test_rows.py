@@ -105,3 +105,16 @@ def test_wrong_rows_from_topk_are_refused(bench, optimized_bench, kit, padded, e
         with pytest.raises((RuntimeError, ValueError, AssertionError)):
             each.run(batch, faulty_topk=error)
         assert each.rows_of_topk == batch.rows, "the refusal is about the result, not an earlier mismatch"
+
+
+@pytest.mark.parametrize(
+    ("padded", "extend", "mode", "page"), cases({k: v for k, v in (EQUAL | TRIM).items() if v[3] == 1})
+)
+def test_fused_topk_maps_the_same_rows(bench, kit, padded, extend, mode, page):
+    batch = kit.Batch(padded, extend, mode, page)
+    result = bench.fusing().run(batch)
+    for row in range(batch.rows):
+        slots = result.inputs.table[row].tolist()
+        chosen = [slots.index(slot) if slot != -1 else -1 for slot in result.out[row].tolist()]
+        result.out[row] = kit.torch.tensor(chosen, dtype=kit.torch.int32)
+    kit.check(batch, result)
