@@ -383,7 +383,11 @@ def record_problems(record: object) -> list[Problem]:
 
     engine = record.get("engine")
     root = engine.get("root") if isinstance(engine, dict) else None
-    wrong = [] if isinstance(root, str) and (not root.strip("/") or _is_path(root.strip("/"))) else ["'engine.root'"]
+    wrong = (
+        []
+        if isinstance(root, str) and (not root.strip("/") or _is_path(root.strip("/")))
+        else ["'engine.root' is missing or wrong"]
+    )
     if not re.fullmatch(r"3\.[0-9]{1,3}", str(record.get("python"))):
         wrong.append("'python' is not a minor version such as 3.10")
     wrong += _rows(record, "files", {"path": _is_path, "sha256": sha, "size": size})
