@@ -101,8 +101,7 @@ def _changes(hunk: CodemodHunk, match: Match, remove: bool) -> list[tuple[cst.CS
         alike(want, match.node, binds)
         return differences(want, pattern(hunk.becomes), match.node, binds)
     if remove:
-        (run,) = _runs(hunk, match)
-        return [(line, lambda _: cst.RemovalSentinel.REMOVE) for line in match.block[run]]
+        return _removal(hunk, match)
     line = match.block[match.position]
     new = [statement.deep_clone() for statement in statements(hunk.before or hunk.after)]
     if hunk.after:
@@ -110,6 +109,21 @@ def _changes(hunk: CodemodHunk, match: Match, remove: bool) -> list[tuple[cst.CS
     blank = list(line.leading_lines[: _blanks(line)])
     new[0] = new[0].with_changes(leading_lines=[*blank, *new[0].leading_lines])
     return [(line, lambda node: cst.FlattenSentinel([*new, *_flat(node)]))]
+
+
+def _removal(hunk: CodemodHunk, match: Match) -> list[tuple[cst.CSTNode, Change]]:
+    """Take the inserted statements out; comments above them that are not the hunk's stay, above what follows."""
+    (run,) = _runs(hunk, match)
+    changes: list[tuple[cst.CSTNode, Change]] = []
+    foreign = []
+    for own, line in zip(statements(hunk.before or hunk.after), match.block[run], strict=True):
+        known = {item.comment.value for item in own.leading_lines if item.comment}
+        foreign += [item for item in line.leading_lines if item.comment and item.comment.value not in known]
+        changes.append((line, lambda _: cst.RemovalSentinel.REMOVE))
+    if foreign and run.stop < len(match.block):
+        keep = lambda node: node.with_changes(leading_lines=[*foreign, *node.leading_lines])  # noqa: E731
+        changes.append((match.block[run.stop], keep))
+    return changes
 
 
 def _blanks(line: Statement) -> int:

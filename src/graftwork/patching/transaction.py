@@ -125,6 +125,8 @@ class Store:
     def _finish(self, entries: Sequence[_Entry], applied: dict[str, Any] | None) -> None:
         for entry in entries:
             self._put(entry, entry.new)
+            if applied is not None and entry.new is not None:
+                pycache.write_checked(self._file(entry.path), entry.python)
         if applied is None:
             self.applied.unlink(missing_ok=True)
         else:
@@ -148,8 +150,6 @@ class Store:
             return
         self._replace(file, self.blob(sha256), entry.mode)
         pycache.purge(file)  # an import in between may have left one for the old source
-        if sha256 == entry.new and entry.old != entry.new:
-            pycache.write_checked(file, entry.python)
 
     def _drop_empty(self, folder: Path) -> None:
         """Remove folders that only held files of ours."""
@@ -168,14 +168,18 @@ class Store:
         """Write beside, sync, rename: *file* has the old or the new bytes, never some of each."""
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(f".{file.name}.graftwork")
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fchmod(stream.fileno(), mode)
-            if os.geteuid() == 0 and file.exists():
-                os.fchown(stream.fileno(), file.stat().st_uid, file.stat().st_gid)
-            os.fsync(stream.fileno())
-        temporary.replace(file)
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fchmod(stream.fileno(), mode)
+                if os.geteuid() == 0 and file.exists():
+                    os.fchown(stream.fileno(), file.stat().st_uid, file.stat().st_gid)
+                os.fsync(stream.fileno())
+            temporary.replace(file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         _sync(file.parent)
 
     def _tidy(self) -> None:

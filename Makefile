@@ -1,0 +1,74 @@
+# graftwork: `make` alone prints the targets. Each target sets up its own virtual environment.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV ?= .venv
+BIN := $(VENV)/bin
+TARGET ?= rocm-gfx950
+# The patches' tests run the engine's own functions with torch on the CPU; TORCH= leaves it out (they are skipped).
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+.PHONY: help
+help: ## Print this help
+	@echo "graftwork: patched inference-engine images, with proof that the patches are in them"
+	@echo
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@echo
+	@echo "  TARGET   one of: $(basename $(notdir $(wildcard deploy/docker/targets/*.toml)))"
+
+$(VENV)/.run: pyproject.toml scripts/setup-venv
+	@scripts/setup-venv $(VENV) '.'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	@scripts/setup-venv $(VENV) '.[test,lint]'
+	@if [ -n "$(TORCH)" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
+	  $(BIN)/python -m pip install -q $(TORCH) || echo "torch was not installed: the tests that need it will say so"; fi
+	@touch $@
+
+.PHONY: image
+image: $(VENV)/.run ## Build and prove the payload image of TARGET (ARGS="--json" and others go to the command)
+	@$(BIN)/graftwork image $(TARGET) $(ARGS)
+
+.PHONY: plan
+plan: $(VENV)/.run ## Show what each patch of TARGET is in its pinned wheel
+	@$(BIN)/graftwork plan $(TARGET) $(ARGS)
+
+.PHONY: verify
+verify: $(VENV)/.run ## Prove the image of TARGET that was built
+	@$(BIN)/graftwork verify $(TARGET) $(ARGS)
+
+.PHONY: lock
+lock: $(VENV)/.run ## Resolve the pins of TARGET again and write its lock
+	@$(BIN)/graftwork lock $(TARGET) $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.test ## Run every test that this machine can, and name what was skipped and why
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+.PHONY: test-pythons
+test-pythons: ## Run the unit tests with every other supported Python on this machine
+	@scripts/test-pythons
+
+.PHONY: lint
+lint: $(VENV)/.test ## Check style, types, and that generated files are up to date
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
+	@$(BIN)/python scripts/schemas.py --check
+
+.PHONY: schemas
+schemas: $(VENV)/.run ## Generate docs/schema/*.json from the code
+	@$(BIN)/python scripts/schemas.py
+
+.PHONY: golden
+golden: $(VENV)/.test ## Write the golden digests again, after a change that was meant
+	@GRAFTWORK_GOLDEN=write $(BIN)/python -m pytest -q tests/images -k golden
+
+.PHONY: bench
+bench: $(VENV)/.test ## Measure planning against git apply and libcst, as ratios
+	@$(BIN)/python bench/plan.py $(ARGS)
+
+.PHONY: clean
+clean: ## Remove built images and the virtual environment
+	@rm -rf dist $(VENV) .venv-3.*
