@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -152,19 +151,27 @@ class Verdict:
         return {case.partition("[")[2].rstrip("]") for case in ran if case.partition("[")[0] == function}
 
 
+@cache
+def warm_processes() -> ForkServerContext:
+    """Processes that begin with torch imported: that is most of the time of a run."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "hypothesis", "pytest", "graftwork.harness.isolate"])
+    return context
+
+
 def judge(folder: Folder, select: str = "") -> Verdict:
     """Run the patch's tests on *folder* in a process of their own; *select* is pytest's ``-k``."""
     report = folder.root / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "graftwork.harness.plugin"]
-    command += ["-p", "no:cacheprovider", f"--junitxml={report}", "-k", select, f"patches/{folder.name}/tests"]
-    keep = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GRAFTWORK_"))}
-    env = {**keep, "GRAFTWORK_TREE": str(folder.root), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
+    arguments = ["-q", "--tb=line", "-p", "graftwork.harness.plugin", f"--engine-tree={folder.root}", "-k", select]
+    arguments += ["-p", "no:cacheprovider", f"--junitxml={report}", f"--rootdir={ROOT}", "-c", f"{ROOT}/pyproject.toml"]
+    process = warm_processes().Process(target=pytest.main, args=([*arguments, f"{ROOT}/patches/{folder.name}/tests"],))
+    process.start()
+    process.join()
+    assert report.is_file(), f"pytest made no report (exit code {process.exitcode})"
     verdict = Verdict({}, set(), set())
     for case in ET.parse(report).iter("testcase"):
         name = case.attrib["name"]
-        assert case.find("error") is None, done.stdout
+        assert case.find("error") is None, ET.tostring(case, "unicode")
         failure = case.find("failure")
         if failure is not None:
             verdict.failed[name] = failure.attrib["message"]

@@ -1,6 +1,6 @@
 """Pytest plugin for the tests of patches: which tree they judge, and which release it is.
 
-``GRAFTWORK_TREE=DIR pytest -p graftwork.harness.plugin patches/<engine>/<name>/tests``
+``GRAFTWORK_TREE=DIR pytest -p graftwork.harness.plugin patches/<engine>/<name>/tests``, or ``--engine-tree DIR``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ _HOW = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engine-tree", metavar="DIR", help="the tree to judge (or GRAFTWORK_TREE)")
+
+
 @pytest.fixture(scope="session")
-def engine_tree() -> Path:
-    """The folder that holds ``sglang/`` (``DIR`` itself or ``DIR/python``), from the variable GRAFTWORK_TREE."""
-    named = os.environ.get("GRAFTWORK_TREE")
+def engine_tree(pytestconfig: pytest.Config) -> Path:
+    """The folder that holds ``sglang/``: ``--engine-tree`` or the variable GRAFTWORK_TREE, or ``python/`` below it."""
+    named = pytestconfig.getoption("--engine-tree") or os.environ.get("GRAFTWORK_TREE")
     if not named:
         pytest.skip(f"no tree to judge: {_HOW}")
     for folder in (Path(named), Path(named) / "python"):
         if (folder / "sglang").is_dir():
             return folder.resolve()
-    raise pytest.UsageError(f"GRAFTWORK_TREE={named}: no sglang/ in it; {_HOW}")
+    raise pytest.UsageError(f"{named}: no sglang/ in it; {_HOW}")
 
 
 @pytest.fixture(scope="session")
