@@ -62,9 +62,12 @@ def rebuild(payload: Payload, edit: Edit, mtime: int | None = None) -> None:
     layer = build_layer(found.values(), mtime=payload.record.epoch if mtime is None else mtime)
     old = read_layout(payload.layout, "tiny").config
     new = msgspec.structs.replace(old, rootfs=msgspec.structs.replace(old.rootfs, diff_ids=[layer.diff_id]))
-    config = encode(new)
-    manifest = Manifest(2, describe(config, CONFIG), [describe(layer.blob, LAYER_GZIP)], MANIFEST)
-    write_layout(payload.layout, "tiny", manifest, config, [layer.blob])
+    rewrite(payload, layer.blob, encode(new))
+
+
+def rewrite(payload: Payload, blob: bytes, config: bytes) -> None:
+    manifest = Manifest(2, describe(config, CONFIG), [describe(blob, LAYER_GZIP)], MANIFEST)
+    write_layout(payload.layout, "tiny", manifest, config, [blob])
 
 
 def unpack(payload: Payload, root: Path) -> Path:
@@ -278,6 +281,31 @@ class TestProof:
     def test_another_record_beside_it(self, payload: Payload) -> None:
         other = parse_record(render_record(payload.record).replace(b"fewer rows", b"other rows"), "x")
         assert [problem.kind for problem in prove_layer(payload.layout, "tiny", other).problems] == ["record"]
+
+    def test_a_record_that_forgets_old_bytecode(self, payload: Payload) -> None:
+        def forget(found: dict[str, Entry]) -> None:
+            del found[PYC]
+            record = json.loads(found[RECORD].data)
+            record["whiteouts"].remove(pyc_paths(PATH, "3.10")[0])
+            found[RECORD] = Entry(RECORD, data=json.dumps(record).encode())
+
+        rebuild(payload, forget)
+        report = prove_layer(payload.layout, "tiny")
+        assert [(problem.kind, problem.path) for problem in report.problems] == [("whiteout", PYC)]
+
+    def test_another_diff_id(self, payload: Payload) -> None:
+        config = read_layout(payload.layout, "tiny").config
+        rootfs = msgspec.structs.replace(config.rootfs, diff_ids=["sha256:0"])
+        rewrite(payload, payload.layer.blob, encode(msgspec.structs.replace(config, rootfs=rootfs)))
+        with pytest.raises(ProofError, match="its diff_id is sha256:0"):
+            prove_layer(payload.layout, "tiny")
+
+    @pytest.mark.parametrize("how", ["cut", "more", "not gzip"])
+    def test_a_layer_that_does_not_unpack(self, payload: Payload, how: str) -> None:
+        blob = {"cut": payload.layer.blob[:-4], "more": payload.layer.blob + b"x", "not gzip": b"x" * 30}[how]
+        rewrite(payload, blob, encode(read_layout(payload.layout, "tiny").config))
+        with pytest.raises(ProofError, match=r"cut short|not gzip"):
+            prove_layer(payload.layout, "tiny")
 
     @pytest.mark.parametrize(
         ("edit", "says"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graftwork.errors import GraftworkError, MissingFile, PinError, TreeError, UsageError
+from graftwork.oci import layout
 from graftwork.oci.layout import read_layout, write_layout
 from graftwork.oci.model import (
     CONFIG,
@@ -200,6 +202,19 @@ def test_a_killed_writer_leaves_a_usable_layout(tmp_path: Path) -> None:
         assert sha256_digest(image.blob(image.manifest.layers[0])) == image.config.rootfs.diff_ids[0]
     write(tmp_path)
     assert len(blob_files(tmp_path)) == 3
+
+
+def test_blobs_are_cleared_away_only_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def clean(folder: Path, keep: object, **options: object) -> None:
+        with (tmp_path / ".oci.lock").open("ab") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        seen.append(folder.name)
+
+    monkeypatch.setattr(layout, "_clean", clean)
+    write(tmp_path / "oci")
+    assert seen == ["sha256", "oci"]
 
 
 def test_writers_at_once_leave_a_usable_layout(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -22,8 +23,8 @@ from hypothesis import strategies as st
 from graftwork.patching import check
 from graftwork.patching.check import bytecode_problems, check_record, compile_source, functions, has_marker, judge_pyc
 
-NEW = b"VALUE = 2\ndef rows(q):\n    _fewer = len(q)\n    return _fewer\n"
-OLD = b"VALUE = 1\ndef rows(q):\n    _other = len(q)\n    return _other\n"
+NEW = b"VALUE = 2\ndef rows(q):\n    'text'\n    assert q\n    _fewer = len(q)\n    return _fewer\n"
+OLD = b"VALUE = 1\ndef rows(q):\n    'text'\n    assert q\n    _other = len(q)\n    return _other\n"
 MODULE = "sglang/srt/indexer.py"
 TIME = 1_700_000_000
 RECORD: dict[str, Any] = {
@@ -85,11 +86,16 @@ def run(python: str, *arguments: str | Path, **environment: str) -> subprocess.C
     )
 
 
+@lru_cache
+def minor(python: str) -> str:
+    return run(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
+
+
 def self_check(python: str, tree: Path, **environment: str) -> tuple[int, list[dict[str, str]]]:
     """Exit status and problems of check.py as that Python runs it, for its own minor version."""
     record = tree.parent / "record.json"
     data = json.loads(record.read_text())
-    data["python"] = run(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
+    data["python"] = minor(python)
     record.write_text(json.dumps(data))
     done = run(python, "-I", "-S", check.__file__, "--root", tree, "--record", record, "--json", **environment)
     assert done.stderr == "", done.stderr
@@ -163,6 +169,23 @@ def test_old_bytecode_that_python_ignores_is_harmless(python: str, tree: Path, m
     plant(python, tree, OLD, mode, mtime=mtime)
     assert imported(python, tree) == "2"
     assert self_check(python, tree) == (0, [])
+
+
+@pytest.mark.parametrize("length", [0, 4, 15])
+def test_bytecode_cut_short_is_harmless(python: str, tree: Path, length: int) -> None:
+    pyc = plant(python, tree, OLD, "UNCHECKED_HASH")
+    pyc.write_bytes(pyc.read_bytes()[:length])
+    assert imported(python, tree) == "2"
+    assert self_check(python, tree) == (0, [])
+
+
+@pytest.mark.parametrize(("flags", "value"), [(0, "1"), (1, "1"), (2, "1"), (3, "2"), (4, "2"), (5, "2")])
+def test_every_flag_is_read_as_python_reads_it(python: str, tree: Path, flags: int, value: str) -> None:
+    pyc = plant(python, tree, OLD, "TIMESTAMP")
+    data = pyc.read_bytes()
+    pyc.write_bytes(data[:4] + flags.to_bytes(4, "little") + data[8:])
+    assert imported(python, tree) == value
+    assert self_check(python, tree)[0] == (4 if value == "1" else 0)
 
 
 def test_checked_hash_of_the_source_over_other_code_is_found(python: str, tree: Path) -> None:
