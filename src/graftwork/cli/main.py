@@ -54,7 +54,7 @@ def run() -> NoReturn:
     """Entry point of the console script."""
     screen = Screen(as_json="--json" in sys.argv)
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="graftwork", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except GraftworkError as error:
         screen.error(error)

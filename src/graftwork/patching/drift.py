@@ -30,8 +30,10 @@ def where(matches: Sequence[Match], scope: Scope) -> str:
 def nearest_node(snippet: str, kind: type, scope: Scope) -> str:
     """The node of *kind* that looks most like *snippet*."""
     scored = []
+    header_only = snippet.endswith(": ...")
     for node in scope.by_kind.get(kind, ()):
-        code = " ".join(scope.module.code_for_node(node).split())
+        code = scope.module.code_for_node(node)
+        code = " ".join((code.partition(":\n")[0] + ": ..." if header_only else code).split())
         scored.append((difflib.SequenceMatcher(None, snippet, code[: 4 * len(snippet)]).ratio(), code, node))
     best = max(scored, key=lambda item: item[0], default=None)
     if best is None or best[0] < 0.4:
