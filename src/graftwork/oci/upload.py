@@ -179,7 +179,7 @@ class _Upload:
         )
         self.offset, self.location = 0, ""
         least = reply.headers.get("OCI-Chunk-Min-Length", "")
-        self.least = int(least) if least.isascii() and least.isdecimal() and len(least) < 12 else 1
+        self.least = int(least) if least.isascii() and least.isdecimal() and len(least) < 19 else 1
         self._moved(reply)
         if not self.location:
             raise RegistryError(f"{self.what}: the registry started an upload without a Location", status=202)
