@@ -42,6 +42,8 @@ class PayloadFile:
     mode: int = 0o644
     pristine: str | None = None
     patches: tuple[str, ...] = ()
+    uid: int = 0
+    gid: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class PayloadSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     bytecode: records.Policy = "whiteout"
+    folders: tuple[records.Folder, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,16 @@ def record_for(spec: PayloadSpec, bytecode: Mapping[str, bytes]) -> Record:
     """The record of a payload that carries the .pyc files *bytecode*; all others are whited out."""
     cached = [pyc for path in spec.files if path.endswith(".py") for pyc in pyc_paths(path, spec.python)]
     files = [
-        File(path, _sha256(file.data), len(file.data), f"{file.mode:04o}", file.pristine, list(file.patches))
+        File(
+            path,
+            _sha256(file.data),
+            len(file.data),
+            f"{file.mode:04o}",
+            file.pristine,
+            list(file.patches),
+            file.uid,
+            file.gid,
+        )
         for path, file in sorted(spec.files.items())
     ]
     return Record(
@@ -136,6 +148,7 @@ def record_for(spec: PayloadSpec, bytecode: Mapping[str, bytes]) -> Record:
         markers=list(spec.markers),
         launch=spec.launch,
         epoch=spec.epoch,
+        folders=sorted(spec.folders, key=lambda folder: folder.path),
     )
 
 
@@ -145,7 +158,10 @@ def _entries(spec: PayloadSpec, record: Record, bytecode: Mapping[str, bytes]) -
     def at(path: str) -> str:
         return f"{root}/{path}" if root else path
 
-    yield from (Entry(at(path), data=file.data, mode=file.mode) for path, file in spec.files.items())
+    for path, file in spec.files.items():
+        yield Entry(at(path), data=file.data, mode=file.mode, uid=file.uid, gid=file.gid)
+    for folder in spec.folders:
+        yield Entry(folder.path, Kind.FOLDER, mode=int(folder.mode, 8), uid=folder.uid, gid=folder.gid)
     yield from (Entry(at(path), data=data) for path, data in bytecode.items())
     yield from (Entry(at(path), Kind.WHITEOUT) for path in record.whiteouts)
     yield Entry(record.path, data=render_record(record))

@@ -161,11 +161,12 @@ def _written(image: Image, content: _Content, record: Record) -> Iterator[Proble
     def at(path: str) -> str:
         return f"{root}/{path}" if root else path
 
-    modes = {at(file.path): int(file.mode, 8) for file in record.files}
-    modes |= {at(file.path): 0o644 for file in record.bytecode_files} | {record.path: 0o644, CHECK_PATH: 0o644}
+    owned = {at(file.path): (int(file.mode, 8), file.uid, file.gid) for file in record.files}
+    owned |= {folder.path: (int(folder.mode, 8), folder.uid, folder.gid) for folder in record.folders}
+    ours = {*owned} | {at(file.path) for file in record.bytecode_files} | {record.path, CHECK_PATH}
     if CHECK_PATH not in content.files:
         yield Problem("missing", CHECK_PATH, "the self-check is not in the layer")
-    for path in sorted(content.files.keys() - modes.keys()):
+    for path in sorted(content.files.keys() - ours):
         yield Problem("extra", path, "the record does not know this file")
     whited = {at(path) for path in record.whiteouts}
     for path in sorted(whited ^ content.whiteouts):
@@ -177,10 +178,10 @@ def _written(image: Image, content: _Content, record: Record) -> Iterator[Proble
             if pyc not in covered:
                 yield Problem("whiteout", at(pyc), "old bytecode could survive here: neither written nor whited out")
     for path, member in content.members.items():
-        expected = 0o755 if member.isdir() else modes.get(path, 0o644)
-        if (member.mode, member.uid, member.gid, int(member.mtime)) != (expected, 0, 0, record.epoch):
+        mode, uid, gid = owned.get(path, (0o755 if member.isdir() else 0o644, 0, 0))
+        if (member.mode, member.uid, member.gid, int(member.mtime)) != (mode, uid, gid, record.epoch):
             found = f"mode {member.mode:04o}, owner {member.uid}:{member.gid}, time {member.mtime}"
-            yield Problem("metadata", path, f"it has {found}; expected {expected:04o}, 0:0, {record.epoch}")
+            yield Problem("metadata", path, f"it has {found}; expected {mode:04o}, {uid}:{gid}, {record.epoch}")
     platform = "/".join(filter(None, (image.config.os, image.config.architecture, image.config.variant)))
     if platform != record.platform:
         yield Problem("platform", "", f"the image is for {platform}, the record for {record.platform}")

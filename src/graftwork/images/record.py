@@ -16,6 +16,7 @@ CHECK_PATH = f"{FOLDER}/check.py"
 
 Policy = Literal["whiteout", "checked"]
 _Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+_Mode = Annotated[str, msgspec.Meta(pattern="^[0-7]{4}$")]
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,9 +63,20 @@ class File(_Row, frozen=True):
     path: str
     sha256: _Sha256
     size: int
-    mode: Annotated[str, msgspec.Meta(pattern="^0[0-7]{3}$")]
+    mode: _Mode
     pristine: _Sha256 | None
     patches: list[str]
+    uid: int = 0
+    gid: int = 0
+
+
+class Folder(_Row, frozen=True):
+    """A folder above a patched file as the base has it; *path* is relative to the image's root."""
+
+    path: str
+    mode: _Mode
+    uid: int
+    gid: int
 
 
 class BytecodeFile(_Row, frozen=True):
@@ -110,6 +122,7 @@ class Record(_Row, frozen=True):
     markers: list[Marker]
     launch: Launch
     epoch: int
+    folders: list[Folder] = []
 
     @property
     def path(self) -> str:
