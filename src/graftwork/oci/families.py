@@ -113,7 +113,8 @@ class Document:
 
     def rewritten(self, **changes: Any) -> Document:
         """The document with these top-level keys replaced, in canonical JSON; a value of None removes its key."""
-        data = {key: value for key, value in {**self.data, **changes}.items() if value is not None}
+        gone = {key for key, value in changes.items() if value is None}
+        data = {key: value for key, value in {**self.data, **changes}.items() if key not in gone}
         return Document(canonical_json(data), data, self.media_type)
 
     def descriptor(self, **fields: Any) -> Descriptor:

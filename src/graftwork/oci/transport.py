@@ -140,7 +140,8 @@ class Transport:
         for scheme in schemes if len(schemes) > 1 else ():
             try:
                 reply = self._follow(self._ping(scheme, host))
-            except CutError:
+            except CutError as error:
+                chosen = scheme if error.untrusted else chosen
                 continue
             if reply.status != 400:
                 chosen = scheme

@@ -36,11 +36,14 @@ OpenAt = Callable[[int], Readable]
 
 
 class CutError(Exception):
-    """The connection failed. ``before`` tells that it did so before anything was sent."""
+    """The connection failed.
 
-    def __init__(self, cause: str, *, before: bool, tls: bool = False) -> None:
+    ``before``: before anything was sent. ``tls``: no TLS was spoken; ``untrusted``: it was, by somebody unknown.
+    """
+
+    def __init__(self, cause: str, *, before: bool, tls: bool = False, untrusted: bool = False) -> None:
         super().__init__(cause)
-        self.before, self.tls = before, tls
+        self.before, self.tls, self.untrusted = before, tls, untrusted
 
 
 class Body:
@@ -242,7 +245,8 @@ def failures() -> Iterator[None]:
         before = isinstance(error, requests.ConnectTimeout) or isinstance(inner, connecting)
         text = str(inner).rpartition(": ")[2] if "object at 0x" in str(inner) else str(inner)
         tls = isinstance(error, requests.exceptions.SSLError) or isinstance(inner, ssl.SSLError)
-        raise CutError(redact(text) or type(inner).__name__, before=before, tls=tls) from error
+        untrusted = isinstance(inner, ssl.SSLCertVerificationError)
+        raise CutError(redact(text) or type(inner).__name__, before=before, tls=tls, untrusted=untrusted) from error
 
 
 def _innermost(error: BaseException) -> BaseException:
