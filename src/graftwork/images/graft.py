@@ -132,8 +132,8 @@ def _configure(config: dict[str, Any], addition: Addition, name: str, digest: st
         old = next((i for i, item in enumerate(env) if item.partition("=")[0] == key), None)
         undo["env"][key] = [line, None if old is None else env[old]]
         env = [*env, line] if old is None else [*env[:old], line, *env[old + 1 :]]
-    if env or run.get("Env"):
-        run["Env"] = env
+    run.pop("Env", None)
+    run |= {"Env": env} if env else {}
     labels = dict(run.get("Labels") or {})
     for key, value in addition.labels.items():
         undo["labels"][key] = [value, labels.get(key)]
@@ -161,10 +161,7 @@ def _undo(config: dict[str, Any], text: str, name: str) -> None:
     for line in run.get("Env") or []:
         ours, old = env.get(line.partition("=")[0], (None, None))
         lines += [line] if line != ours else [old] if old is not None else []
-    if lines:
-        run["Env"] = lines
-    else:
-        run.pop("Env", None)
+    run["Env"] = lines
     kept = {k: v for k, v in run["Labels"].items() if k not in (PAYLOAD, UNDO, INPUT_NAME, INPUT_DIGEST)}
     for key, (ours, old) in labels.items():
         if kept.get(key) == ours:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from graftwork import names
 from graftwork.errors import MissingFile, PinError, TreeError, UsageError
+from graftwork.oci.blobs import Blobs
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.model import (
     INDEX,
@@ -76,27 +80,70 @@ def write_layout(folder: Path, name: str, manifest: Manifest, config: bytes, lay
     instant leaves the old image or the new one. Files that no layout has are left alone. TreeError if it cannot write.
     """
     data = encode(manifest)
-    descriptor = describe(data, MANIFEST, annotations={REF_NAME: name}, platform=_platform(config))
-    index = Index(2, [descriptor], INDEX)
     blobs = {sha256_digest(blob): blob for blob in (data, config, *layers)}
     needed = {manifest.config.digest, *(layer.digest for layer in manifest.layers)}
     if missing := needed - set(blobs):
         raise PinError(f"the manifest names blobs that were not given: {', '.join(sorted(missing))}")
+    top = describe(data, MANIFEST, platform=_platform(config))
+    return replace_layout(folder, name, top, blobs)
+
+
+def replace_layout(
+    folder: Path,
+    name: str,
+    top: Descriptor,
+    blobs: Mapping[str, bytes],
+    copied: Iterable[Descriptor] = (),
+    source: Blobs | None = None,
+) -> Descriptor:
+    """Make *folder* a layout whose only name is *name*, for *top*, with *blobs* by digest.
+
+    *copied* are streamed from *source* and verified; without a source they are left out: the layout is sparse.
+    The same order as ``write_layout`` keeps the old image or the new one usable at any instant.
+    """
+    named = msgspec.structs.replace(top, annotations={**top.annotations, REF_NAME: name})
     store = folder / "blobs" / "sha256"
+    keep = {digest.partition(":")[2] for digest in blobs}
     try:
         store.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             for digest, blob in blobs.items():
                 replace_file(store / digest.partition(":")[2], blob)
+            for layer in copied if source is not None else ():
+                keep.add(layer.digest.partition(":")[2])
+                _copy(source, layer, store)
             replace_file(folder / "oci-layout", _VERSION)
-            replace_file(folder / "index.json", encode(index))
-            _clean(store, {digest.partition(":")[2] for digest in blobs})
+            replace_file(folder / "index.json", encode(Index(2, [named], INDEX)))
+            _clean(store, keep)
             _clean(folder, {"oci-layout", "index.json", "blobs"}, only_temporary=True)
     except OSError as error:
         raise TreeError(
             f"cannot write the image layout {folder}: {error}", hint="Check its owner and space."
         ) from error
-    return descriptor
+    return named
+
+
+def _copy(source: Blobs | None, layer: Descriptor, store: Path) -> None:
+    """Stream a blob into the layout, verified; one that is there already has been verified then."""
+    path = store / layer.digest.partition(":")[2]
+    if source is None or (path.is_file() and path.stat().st_size == layer.size):
+        return
+    found, count = hashlib.sha256(), 0
+    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=store)
+    try:
+        with os.fdopen(handle, "wb") as file, source.open(layer.digest, layer.size) as stream:
+            while piece := stream.read(1 << 20):
+                file.write(piece)
+                found.update(piece)
+                count += len(piece)
+            os.fchmod(file.fileno(), 0o644)
+        if (count, f"sha256:{found.hexdigest()}") != (layer.size, layer.digest):
+            came = f"sha256:{found.hexdigest()} of {count} bytes"
+            raise PinError(f"{source.origin}: blob {layer.digest} of {layer.size} bytes came as {came}")
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _platform(config: bytes) -> Platform:
