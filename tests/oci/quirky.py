@@ -47,6 +47,7 @@ class Quirks:
     cut_answers: int = 0  # cut the next n blob answers
     cut_after: int = 1000  # bytes
     cut_uploads: int = 0  # cut the next n bodies
+    cut_beyond: int = 1 << 60  # cut what would make an upload larger, and forget the upload
     lose_answers: int = 0  # do the next n PUTs, but hang up instead of answering
     spoil: set[str] = field(default_factory=set)  # digests whose bytes are served changed
     digest_header: str = "right"  # or 'missing', 'wrong'
@@ -177,6 +178,10 @@ class _Handler(BaseHTTPRequestHandler):
             upload = self.registry.uploads.get(self.path_only.rpartition("/")[2])
             if upload is not None and self.command == "PATCH":
                 upload += part
+            return self.hang_up()
+        upload = self.registry.uploads.get(self.path_only.rpartition("/")[2])
+        if upload is not None and len(upload) + length > self.registry.quirks.cut_beyond:
+            del self.registry.uploads[self.path_only.rpartition("/")[2]]
             return self.hang_up()
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             raise AssertionError("the client does not know the length of what it sends")

@@ -218,6 +218,13 @@ def test_cuts_without_end_are_given_up() -> None:
             assert server.blobs.get(REPO, {}) == {}
 
 
+def test_an_upload_that_is_cut_and_forgotten_at_the_same_place_is_given_up() -> None:
+    with serve(cut_beyond=7000) as server, client(server) as registry:
+        with pytest.raises(UnreachableError, match="cut 4 times at byte 6000"):
+            push(registry, **CHUNKS)
+        assert ways(server).count("C") == 3 * 5
+
+
 def test_an_upload_of_an_earlier_run_is_gone_on_with() -> None:
     places: list[str] = []
     with serve(cut_uploads=1000, cut_after=0) as server, client(server) as registry:

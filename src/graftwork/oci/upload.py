@@ -94,6 +94,7 @@ class _Upload:
     location: str = ""
     offset: int = 0
     least: int = 1
+    best: int = 0
     fruitless: int = 0
     progress: Progress = field(default=lambda done, size: None)
     remember: Callable[[str], None] = field(default=lambda location: None)
@@ -146,7 +147,7 @@ class _Upload:
             except CutError as error:
                 if not length and self._is_there():
                     return
-                self._again(str(error), advanced=self._resume() > before)
+                self._again(str(error), max(before, self._resume()))
             except _RefusedError as error:
                 if error.error.status != 413 or length <= max(_SMALLEST, self.least):
                     raise
@@ -157,7 +158,7 @@ class _Upload:
         """Tell the registry that this upload is given up."""
         if self.location:
             _delete(self.transport, self.repository, self.location)
-        self.location, self.fruitless = "", 0
+        self.location, self.fruitless, self.best = "", 0, 0
 
     def _chunk(self, start: int, length: int) -> None:
         headers = {**_STREAM, "Content-Range": f"{start}-{start + length - 1}"}
@@ -166,7 +167,7 @@ class _Upload:
         if reply.status != 416:
             self._moved(reply)
             if _stored(reply, start + length) == start + length:
-                self.offset, self.fruitless = start + length, 0
+                self.offset = start + length
                 return
         # Less than we sent: what an upload's own address says counts more than the answer to a chunk.
         if self._resume(start + length) <= start:
@@ -185,7 +186,10 @@ class _Upload:
             raise RegistryError(f"{self.what}: the registry started an upload without a Location", status=202)
 
     def _resume(self, expected: int = 0) -> int:
-        """Ask how much the registry has, and go on there; start anew where it has forgotten the upload."""
+        """Ask how much the registry has, and go on there; start anew where it has forgotten the upload.
+
+        distribution up to 3.0 forgets it after a cut within a chunk: it compares its size with the last answer's.
+        """
         try:
             reply = self._send("GET", self.location, ok=(204, 200, 202), retry=True)
         except _RefusedError:
@@ -245,13 +249,14 @@ class _Upload:
             self.location = self.transport.absolute(location, reply.url)
             self.remember(self.location)
 
-    def _again(self, cause: str, *, advanced: bool = False) -> None:
-        """Wait before another attempt, or give up after several that stored nothing."""
+    def _again(self, cause: str, reached: int = 0) -> None:
+        """Wait before another attempt, or give up after several that came no further than one before."""
         patience = self.transport.patience
-        self.fruitless = 0 if advanced else self.fruitless + 1
+        self.fruitless = 0 if reached > self.best else self.fruitless + 1
+        self.best = max(self.best, reached)
         if self.fruitless >= patience.tries:
             hint = "Try again: what is stored is not sent again. Check the network and the proxy."
-            raise UnreachableError(f"{self.what}: cut {self.fruitless} times at byte {self.offset}: {cause}", hint=hint)
+            raise UnreachableError(f"{self.what}: cut {self.fruitless} times at byte {self.best}: {cause}", hint=hint)
         if self.fruitless:
             self.transport.sleep(patience.backoff * 2**self.fruitless)
 
