@@ -6,16 +6,19 @@ import gzip
 import hashlib
 import io
 import os
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from graftwork.errors import PinError, UnreachableError
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.challenge import push
 from graftwork.oci.errors import RangesRefusedError, RegistryError
 from graftwork.oci.families import OCI, Document
 from graftwork.oci.model import Descriptor, sha256_digest
 from graftwork.oci.registry import Registry
+from graftwork.oci.upload import cancel
 from graftwork.oci.wire import Body, CutError
 
 _SIZE = 256 << 10  # bytes of a probe's blob
@@ -65,11 +68,19 @@ def examine(registry: Registry, repository: str, *, second: str = "") -> Examina
         for name, attempt in tries:
             try:
                 findings.append(attempt())
-            except RegistryError as error:
-                findings.append(Finding(name, "no" if 400 <= error.status < 500 else "unclear", error.message))
+            except (UnreachableError, PinError) as error:
+                findings.append(Finding(name, _verdict(error), error.message))
     finally:
         deletes = probe.clean()
     return Examination(registry.host, [*findings, *deletes], probe.left)
+
+
+def _verdict(error: UnreachableError | PinError) -> Literal["no", "unclear"]:
+    """'unclear' where the registry was not reached, or was too busy to answer."""
+    if isinstance(error, PinError):
+        return "no"
+    status = error.status if isinstance(error, RegistryError) else 0
+    return "no" if 0 < status < 500 and status != 429 else "unclear"
 
 
 @dataclass
@@ -120,6 +131,7 @@ class _Probe:
         except (_StopError, CutError):
             status = transport.send("GET", place, what=name, scopes=scopes, ok=(200, 204, 202, 400, 404, 405, 416))
             stored = status.headers.get("Range", "")
+            cancel(transport, self.repository, started)
             if status.status < 400 and stored not in ("", "0-0"):
                 return Finding(name, "yes", f"it kept {stored} of 0-{_SIZE - 1}")
             kept = "nothing of it" if status.status < 400 else f"no upload ({status.status})"
@@ -199,12 +211,13 @@ class _Probe:
     def _least(self) -> int:
         target = f"/v2/{self.repository}/blobs/uploads/"
         reply = self.registry.transport.send("POST", target, what="a probe", scopes=[push(self.repository)], ok=(202,))
+        cancel(self.registry.transport, self.repository, reply)
         text = reply.headers.get("OCI-Chunk-Min-Length", "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
 
     def _image(self, subject: Document | None = None) -> Document:
         """Push a small valid image, by digest only; with *subject* one that refers to it."""
-        tar = os.urandom(512) * 20
+        tar = _tar(os.urandom(1000))
         layer = self.push(gzip.compress(tar, mtime=0))
         diff_id = "sha256:" + hashlib.sha256(tar).hexdigest()
         config = {
@@ -249,6 +262,15 @@ class _Half:
 
     def close(self) -> None:
         return
+
+
+def _tar(data: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        member = tarfile.TarInfo("probe")
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def _opener(data: bytes) -> Callable[[int], io.BytesIO]:

@@ -48,7 +48,7 @@ class Registry:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.host = transport.registry
-        self._uploader = Uploader(transport)
+        self.uploader = Uploader(transport)
 
     def close(self) -> None:
         """Close every connection."""
@@ -169,7 +169,7 @@ class Registry:
         """Upload a blob unless *repository* has it; whether it was uploaded. See ``Uploader.upload``."""
         if self.find_blob(repository, digest):
             return False
-        self._uploader.upload(repository, digest, size, open_at, progress=progress, **more)
+        self.uploader.upload(repository, digest, size, open_at, progress=progress, **more)
         return True
 
     def tags(self, repository: str) -> Iterator[str]:

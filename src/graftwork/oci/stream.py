@@ -22,7 +22,7 @@ class BlobStream:
     """Bytes *start* to *end* of a blob of *size* bytes. PinError with the last byte if the whole blob is another one.
 
     A part cannot be checked against the blob's digest: whoever reads it checks what is in it. A part of a blob of
-    unknown size (None) may turn out to be shorter.
+    unknown size (None) may turn out to be shorter. With *check* false whoever reads it checks the whole one too.
     """
 
     def __init__(
@@ -34,13 +34,15 @@ class BlobStream:
         *,
         start: int = 0,
         end: int | None = None,
+        check: bool = True,
     ) -> None:
         self._transport, self._repository, self._digest, self._size = transport, repository, digest, size
         ends = [value for value in (size, end) if value is not None]
         self._at, self._end = start, min(ends, default=start)
         self._whole = (start, self._end) == (0, size)
         self.where = f"blob {digest} of {transport.registry}/{repository}"
-        self._sum = hashlib.new(valid_digest(digest, self.where).partition(":")[0]) if self._whole else None
+        algorithm = valid_digest(digest, self.where).partition(":")[0]
+        self._sum = hashlib.new(algorithm) if self._whole and check else None
         self._fruitless = 0
         self._reply: Reply | None = None
         transport.traffic.check(max(self._end - start, 0), self.where)

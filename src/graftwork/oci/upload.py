@@ -60,9 +60,7 @@ class Uploader:
         job = _Upload(self._transport, repository, digest, size, open_at)
         job.progress, job.remember, job.location = progress or job.progress, remember or job.remember, location
         self._transport.traffic.check(size, job.what)
-        # atlan#2020: a default registry refuses the one request; dotnet/sdk#33019: others do chunks wrongly.
-        ways: dict[str, Callable[[], None]] = {"request": job.one_request, "stream": job.one_stream}
-        ways["chunks"] = lambda: job.chunks(chunk)
+        ways = job.ways(chunk)
         order = ["request", "stream", "chunks"] if size <= small and not location else ["chunks", "stream", "request"]
         order.sort(key=lambda way: way in self._refused)
         refused: list[tuple[str, RegistryError]] = []
@@ -80,6 +78,16 @@ class Uploader:
         if any("DIGEST_INVALID" in error.codes for _, error in refused):
             raise PinError(f"{job.what}: the registry finds other bytes: {last.message}", hint="Did the file change?")
         raise last
+
+    def attempt(self, way: str, repository: str, digest: str, size: int, open_at: OpenAt, *, chunk: int = CHUNK) -> str:
+        """Upload in one way only ('request', 'stream' or 'chunks'); '' or why the registry refused it."""
+        job = _Upload(self._transport, repository, digest, size, open_at)
+        try:
+            job.ways(chunk)[way]()
+        except _RefusedError as error:
+            job.abandon()
+            return error.error.message
+        return ""
 
 
 @dataclass
@@ -102,6 +110,11 @@ class _Upload:
     def __post_init__(self) -> None:
         self.what = f"uploading blob {self.digest} to {self.transport.registry}/{self.repository}"
         valid_digest(self.digest, self.what)
+
+    def ways(self, chunk: int) -> dict[str, Callable[[], None]]:
+        """The ways to upload, by name."""
+        # atlan#2020: a default registry refuses the one request; dotnet/sdk#33019: others do chunks wrongly.
+        return {"request": self.one_request, "stream": self.one_stream, "chunks": lambda: self.chunks(chunk)}
 
     def one_request(self) -> None:
         """POST, then PUT with the bytes."""
