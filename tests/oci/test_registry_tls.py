@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import shutil
 import ssl
 import subprocess
@@ -95,6 +97,18 @@ def test_an_authority_of_certs_d_counts_for_its_own_registry_only(pair: tuple[Pa
             server.quirks.redirect_to = f"https://{other.host}"
             with pytest.raises(UnreachableError, match=f"{server.host}.*certificate verify failed"):
                 registry.open_blob("a", digest, len(data))
+
+
+def test_an_upload_s_location_of_a_registry_that_does_not_know_of_its_tls(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pair[0]))
+    data = b"some bytes"
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    with serve_tls(pair) as server, client(server, tmp_path) as registry:
+        assert server.url.startswith("http:")  # as it is in each Location
+        registry.push_blob("a", digest, len(data), lambda offset: io.BytesIO(data[offset:]))
+        assert server.blobs["a"][digest] == data
 
 
 def test_a_client_certificate_of_certs_d(pair: tuple[Path, Path], tmp_path: Path) -> None:
