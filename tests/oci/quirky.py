@@ -199,6 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
+        self.send_header("Set-Cookie", "session=quirky; Path=/")
         for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             if value:
                 self.send_header(key, value)

@@ -19,6 +19,8 @@ from oci.quirky import Quirky, serve
 from graftwork.errors import GraftworkError, PinError, PolicyError, UnreachableError, UsageError
 from graftwork.images.mirror import MirrorReport, mirror
 from graftwork.oci.families import DOCKER, OCI, Family
+from graftwork.oci.flow import Flow
+from graftwork.oci.model import Descriptor
 from graftwork.oci.reference import ImageRef
 from graftwork.oci.registry import Registry
 from graftwork.oci.traffic import Patience, Traffic
@@ -135,6 +137,25 @@ def test_wrong_bytes_at_the_source_leave_no_tag() -> None:
         assert (report.digest, report.present) == (root["digest"], 4)
 
 
+@pytest.mark.parametrize("ranges", ["yes", "ignored"])
+def test_a_flow_gives_any_part_again_and_checks_the_whole(ranges: str) -> None:
+    with serve(ranges=ranges) as source:
+        data = LAYERS[1]
+        digest = source.put(REPO, data)
+        for spoiled in (False, True):
+            source.quirks.spoil = {digest} if spoiled else set()
+            flow = Flow(client(source.host), REPO, Descriptor("x", digest, len(data)))
+            parts = [flow.open_at(0).read(2000), flow.open_at(1000).read(500), flow.open_at(1500).read(1500)]
+            assert [part[1:] for part in parts] == [data[1:2000], data[1001:1500], data[1501 : 1500 + len(parts[2])]]
+            rest = flow.open_at(1500 + len(parts[2]))
+            if spoiled:
+                with pytest.raises(PinError, match="other bytes"):
+                    list(iter(lambda: rest.read(1000), b""))  # noqa: B023 - read at once
+            else:
+                assert b"".join(iter(lambda: rest.read(1000), b"")) == data[1500 + len(parts[2]) :]  # noqa: B023
+            flow.close()
+
+
 def test_a_source_that_stays_down_is_the_one_that_is_named() -> None:
     with serve() as source, serve() as target:
         image(source, LAYERS, "v1")
@@ -235,6 +256,8 @@ def test_a_large_layer_needs_little_memory(tmp_path: Path) -> None:
     program = f"""
 import hashlib, resource, sys
 from graftwork.images.mirror import mirror
+from graftwork.oci.flow import Flow
+from graftwork.oci.model import Descriptor
 from graftwork.oci.reference import ImageRef
 from graftwork.oci.registry import Registry
 from graftwork.oci.transport import Transport

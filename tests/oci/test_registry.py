@@ -86,6 +86,9 @@ def test_a_manifest_with_other_bytes_is_refused() -> None:
             registry.manifest(REPO, digest)
         with pytest.raises(PinError, match="Docker-Content-Digest"):
             registry.manifest(REPO, "v1")
+        server.quirks.digest_header = "missing"
+        with pytest.raises(PinError, match=digest):
+            registry.manifest(REPO, digest)
 
 
 def test_docker_content_digest_may_be_missing_but_not_wrong() -> None:
@@ -360,6 +363,21 @@ def test_a_proxy_is_not_used_for_this_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("NO_PROXY", raising=False)
     with serve() as server, client(server) as registry:
         assert not registry.find_blob(REPO, "sha256:" + "0" * 64)
+
+
+def test_requests_carry_no_cookies_no_netrc_and_ask_for_the_bytes_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password secret\n")
+    with serve() as server, client(server) as registry:
+        digest = server.put(REPO, DATA)
+        for _ in range(2):
+            assert registry.find_blob(REPO, digest)
+            assert registry.open_blob(REPO, digest, len(DATA)).read() == DATA
+        for seen in server.seen:
+            assert not {"Cookie", "Authorization"} & set(seen.headers)
+            assert seen.headers["Accept-Encoding"] == "identity"
 
 
 # The budget
