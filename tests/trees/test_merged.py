@@ -167,6 +167,16 @@ def test_links_out_of_the_root_stay_in_it_and_loops_end(tmp_path: Path) -> None:
     assert merged.stat("a/up/../etc/x") is not None
 
 
+def test_a_detour_through_a_link_is_told(tmp_path: Path) -> None:
+    merged = view(tmp_path, [link("lib", "usr/lib"), file("usr/lib/x", "old")], [file("lib/x", "new")])
+    merged.stat("lib/y")
+    assert merged.notes == [
+        f"layer {merged.layers[1].digest} has files below /lib, a link: they are found by that name only"
+    ]
+    replaced = view(tmp_path, [link("lib", "usr/lib")], [folder("lib"), file("lib/x", "new")])
+    assert replaced.stat("lib/y") is None and replaced.notes == []
+
+
 def test_names_are_exact_in_case_and_in_unicode_form(tmp_path: Path) -> None:
     merged = view(tmp_path, [file("a/Readme", "1"), file("a/caf\u00e9", "2")])
     assert content(merged, "a/readme") is None and content(merged, "a/cafe\u0301") is None

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from graftwork.errors import PinError, TreeError, UsageError
 from graftwork.oci.blobs import ByteStream
 
-PIECE = 256 << 10  # compressed bytes taken at once
-MAX_OUT = 1 << 20  # bytes that one step may produce
+PIECE = 128 << 10  # compressed bytes taken at once
+MAX_OUT = 256 << 10  # bytes that one step may produce
 _HEAD = 512
 _GZIP = b"\x1f\x8b\x08"
 _FOREIGN = {b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4", b"PK": "zip"}
@@ -137,7 +137,7 @@ class LayerStream:
         return b"".join(self.pieces(size))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """The next *size* bytes of the tar in pieces of up to 1 MiB; fewer bytes only at its end."""
+        """The next *size* bytes of the tar in pieces of up to 256 KiB; fewer bytes only at its end."""
         while size > 0 and (self._at < len(self._buffer) or self._fill()):
             piece = self._buffer[self._at : self._at + size]
             self._at += len(piece)

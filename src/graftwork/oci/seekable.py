@@ -17,7 +17,7 @@ from graftwork.oci.inflate import MAX_OUT, Codec, zstd_module
 
 SPAN = 4 << 20  # bytes of tar that a file may lie behind its access point
 _REUSE = 1 << 20  # bytes of tar up to which files share a point
-_STEP = 512 << 10  # bytes of tar between two places that a search can begin at
+_STEP = 256 << 10  # bytes of tar between two places that a search can begin at
 _PIECE = 4 << 10  # bytes of blob: how closely a file's end is known
 _MAX_KEPT = 64 << 20
 
@@ -63,7 +63,7 @@ class _Decoder:
         self._decoder: Any = self._new()
 
     def outputs(self, data: bytes) -> Iterator[bytes]:
-        """What *data* gives, in pieces of up to 1 MiB. zlib.error or ZstdError for what is no such data."""
+        """What *data* gives, in pieces of up to 256 KiB. zlib.error or ZstdError for what is no such data."""
         if self._point.kind is PointKind.PLAIN:
             yield data
             return

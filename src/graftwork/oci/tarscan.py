@@ -86,7 +86,7 @@ class TarScan:
             yield member
 
     def data(self, member: Member) -> Iterator[bytes]:
-        """The current member's bytes in pieces of up to 1 MiB. TreeError if the archive ends before."""
+        """The current member's bytes in pieces of up to 256 KiB. TreeError if the archive ends before."""
         left = member.size
         for piece in self._stream.pieces(member.size):
             left -= len(piece)

@@ -83,6 +83,11 @@ class LayerFacts:
         self._known_lists: set[str] = set()
         self._names = array("q")
         self._folders: set[int] = set()
+        self._entered: set[int] = set()
+
+    def goes_through(self, folder: str) -> bool:
+        """Whether the layer has something below *folder* and no entry that makes it a folder."""
+        return hash(folder) in self._entered
 
     def answers(self, path: str) -> bool:
         """Whether nothing needs to be read to ask about *path*."""
@@ -154,6 +159,7 @@ class LayerFacts:
         if not self.scanned:
             self._names, self._folders = array("q", sorted(scan.names)), scan.folders
             self.links = scan.links
+            self._entered = scan.seen - scan.entered
             self.scanned = True
 
 
@@ -173,7 +179,8 @@ class _Scan:
         self.names = array("q")
         self.folders: set[int] = set()
         self._entries: dict[str, list[tuple[Entry, Probe | None]]] = {}
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
+        self.entered: set[int] = set()
         self._kept = 0
 
     def read(self, scan: TarScan, stream: LayerStream) -> None:
@@ -185,6 +192,7 @@ class _Scan:
                 continue
             if member.kind is Kind.FOLDER:
                 self.folders.add(hash(path))
+                self.entered.add(hash(path))
             else:
                 self.names.append(hash(path))
                 if member.kind is Kind.SYMLINK and len(self.links) < _LINKS:
@@ -220,9 +228,9 @@ class _Scan:
         """Folders exist by what lies in them, entry or not."""
         while folder:
             key = hash(folder)
-            if key in self._seen:
+            if key in self.seen:
                 return
-            self._seen.add(key)
+            self.seen.add(key)
             self.folders.add(key)
             if folder in self.paths:
                 self.implied.add(folder)
@@ -263,4 +271,4 @@ class _Scan:
         self.implied = {p for p in self.implied if p != path and not p.startswith(below)}
         for folder in [f for f in self.listed if f == path or f.startswith(below)]:
             del self.listed[folder]
-        self._seen.clear()
+        self.seen.clear()

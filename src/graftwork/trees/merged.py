@@ -59,7 +59,8 @@ class MergedView:
     Paths have no leading slash. Raises what the blobs and layers raise, and TreeError for a loop of links.
 
     Known limit: a member that reaches its place through a link which another layer, or a member before it, made of
-    a folder (``lib/x`` where ``lib`` is a link to ``usr/lib``) is found under the name that it has in the layer.
+    a folder (``lib/x`` where ``lib`` is a link to ``usr/lib``) is found under the name that it has in the layer;
+    ``notes`` says so where the link was met.
     """
 
     def __init__(self, blobs: Blobs, layers: Sequence[LayerRef], *, index: bool = False) -> None:
@@ -232,8 +233,17 @@ class MergedView:
         self.moved += moved
         self.scans.append(facts.number)
         self.notes += [note for note in notes if note not in self.notes]
+        self._tell_detours()
         for entries in facts.entries.values():
             self._read |= {(e.layer, e.member.offset): e.data for e in entries if e.data is not None}
+
+    def _tell_detours(self) -> None:
+        for upper in self._layers:
+            for lower in self._layers[: upper.number + 1]:
+                for link in lower.links:
+                    note = f"layer {upper.ref.digest} has files below /{link}, a link: they are found by that name only"
+                    if upper.goes_through(link) and note not in self.notes:
+                        self.notes.append(note)
 
     def _describe(self, path: str, entry: Entry) -> Found:
         member, content = entry.member, self._content(entry)
