@@ -162,3 +162,13 @@ def test_noise_never_ends_in_a_traceback(noise: bytes, blocks: int) -> None:
         scan_bytes(start + noise)
     except TreeError as error:
         assert "layer L" in str(error)
+
+
+def test_a_checksum_of_signed_bytes_is_accepted() -> None:
+    raw = bytearray(tar([(info("caf\u00e9"), b"x")], tarfile.GNU_FORMAT))
+    signed = sum(byte - 256 * (byte > 127) for byte in raw[:148] + raw[156:512]) + 256
+    raw[148:156] = b"%06o\0 " % signed
+    assert one(bytes(raw)).path == "caf\u00e9"
+    raw[148:156] = b"%06o\0 " % (signed + 1)
+    with pytest.raises(TreeError, match="checksum"):
+        scan_bytes(bytes(raw))

@@ -107,7 +107,7 @@ class TarScan:
         stated = _number(header[148:156], self._bad)
         found = sum(header) - sum(header[148:156]) + 256
         # Old tars summed signed bytes (GNU tar manual, 'Basic Tar Format').
-        if stated not in (found, found - 256 * sum(byte > 127 for byte in header[:148] + header[156:])):
+        if stated != found and stated != found - 256 * sum(byte > 127 for byte in header[:148] + header[156:]):
             self._bad(f"a header's checksum is {stated}, its bytes give {found}")
         return header
 
