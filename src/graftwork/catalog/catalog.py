@@ -120,6 +120,10 @@ class Catalog:
     def lock_file(self, name: str) -> Path:
         return self.root / "deploy/docker/locks" / f"{name}.json"
 
+    def base_index_file(self, name: str) -> Path:
+        """Where ``graftwork lock`` keeps what it found in the target's base."""
+        return self.root / "deploy/docker/locks" / f"{name}.base.json"
+
     def lock(self, target: Target) -> Lock:
         """The target's lock; PinError when it is missing or was made for other pins."""
         import msgspec

@@ -18,7 +18,8 @@ VERBS = {
     "apply": "Apply a target's patches to a folder, all or none",
     "revert": "Restore the pristine files of a folder, byte for byte",
     "verify": "Prove that a folder or a built image holds the patches",
-    "image": "Build a target's payload image and prove it",
+    "image": "Build a target's payload, graft it onto a base, and prove it",
+    "push": "Graft onto a base and write the image straight to a registry",
     "lock": "Resolve a target's pins and write its lock, or check it",
 }
 

@@ -89,23 +89,20 @@ def open_pin(target: Target, pin: WheelPin, record: str | None, screen: Screen) 
 
 @contextlib.contextmanager
 def pinned_wheel(target: Target, lock: Lock, screen: Screen) -> Iterator[Tree]:
-    """The wheel that the target's base can load, read in parts; says what was moved."""
-    from graftwork.trees.remote import RemoteWheelTree
-
+    """The wheel that the target's base can load, read in parts."""
     pin = wheel_for(target)
     records = {wheel.sha256: wheel.record_sha256 for wheel in lock.wheels}
-    tree = open_pin(target, pin, records[pin.sha256], screen)
-    with tree:
+    with open_pin(target, pin, records[pin.sha256], screen) as tree:
         yield tree
-    if isinstance(tree, RemoteWheelTree):
-        screen.step("wheel", f"{pin.file}: {moved(tree)}")
 
 
-def moved(tree: RemoteWheelTree) -> str:
+def say_wheel(tree: Tree, screen: Screen) -> None:
     """What reading the wheel cost."""
-    if not tree.moved_bytes:
-        return "all from the cache"
-    return f"{size(tree.moved_bytes)} moved in {tree.requests} requests, every file checked against RECORD"
+    from graftwork.trees.remote import RemoteWheelTree
+
+    if isinstance(tree, RemoteWheelTree):
+        cost = f"{size(tree.moved_bytes)} moved in {tree.requests} requests, every file checked against RECORD"
+        screen.step("wheel", f"{tree.origin}: {cost if tree.moved_bytes else 'all from the cache'}")
 
 
 def setup(catalog: Path | None, target: str) -> tuple[Catalog, Target]:

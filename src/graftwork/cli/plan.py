@@ -50,6 +50,7 @@ def command(
     with source as tree:
         engine = options.engine_of(wanted, tree if folder or wheel else None, engine_version)
         planned = plan(tree, found.patches(wanted), engine, wanted.optional)
+        options.say_wheel(tree, screen)
     screen.step("target", f"{target}: {wanted.engine} {engine.version} on {wanted.platform} ({planned.origin})")
     report.show(planned, screen)
     refusal = planned.refusal()

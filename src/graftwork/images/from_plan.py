@@ -12,27 +12,30 @@ from graftwork.catalog.patches import Launch
 from graftwork.catalog.targets import Lock, Target
 from graftwork.errors import UsageError
 from graftwork.images import record as records
+from graftwork.images.base_facts import Facts
 from graftwork.images.payload import PayloadFile, PayloadSpec, record_for
 from graftwork.names import RelPath, target_name
-from graftwork.patching.plan import Plan
+from graftwork.patching.plan import FileChange, Plan
 from graftwork.patching.states import State
 
 
-def payload_spec(target: Target, plan: Plan, lock: Lock | None) -> PayloadSpec:
-    """Everything that the payload of *target* is made of; *plan* was made on the pinned wheel."""
+def payload_spec(
+    target: Target, plan: Plan, lock: Lock | None, facts: Facts | None = None, platform: str = ""
+) -> PayloadSpec:
+    """Everything that the payload of *target* is made of. With *facts*, modes and owners are the base's.
+
+    *platform* is ``os/architecture[/variant]``, the target's base's if not given.
+    """
     pin = wheel_for(target)
     vouched = {wheel.sha256: wheel.record_sha256 for wheel in lock.wheels} if lock else {}
-    files = {
-        RelPath(change.path): PayloadFile(change.new, pristine=_sha(change.pristine), patches=change.patches)
-        for change in plan.patched
-        if change.new is not None
-    }
+    files = {RelPath(change.path): _file(change, facts) for change in plan.patched if change.new is not None}
+    root = facts.index.root if facts else target.base.root
     launches = [*target.launch, *(launch for item in plan.patches for launch in item.patch.spec.launch)]
     return PayloadSpec(
         target=target_name(target.name),
-        engine=records.Engine(target.engine, str(plan.engine.version), target.base.root),
+        engine=records.Engine(target.engine, str(plan.engine.version), root),
         python=target.base.python,
-        platform=f"linux/{target.base.arch}",
+        platform=platform or f"linux/{target.base.arch}",
         base=records.Base(target.base.image, target.base.digest),
         wheel=records.Wheel(pin.file, pin.sha256, vouched.get(pin.sha256, "")),
         files=files,
@@ -43,6 +46,20 @@ def payload_spec(target: Target, plan: Plan, lock: Lock | None) -> PayloadSpec:
         env=target.env,
         labels=target.labels,
         bytecode=target.bytecode,
+        folders=facts.folders(files) if facts else (),
+    )
+
+
+def _file(change: FileChange, facts: Facts | None) -> PayloadFile:
+    """A patched file as the base has it; a new one is root's, 0644."""
+    fact = facts.of(change.path) if facts else None
+    return PayloadFile(
+        change.new or b"",
+        mode=fact.mode & 0o777 if fact else 0o644,
+        pristine=_sha(change.pristine),
+        patches=change.patches,
+        uid=fact.uid if fact else 0,
+        gid=fact.gid if fact else 0,
     )
 
 

@@ -81,6 +81,7 @@ class Payload:
     record: Record
     layer: Layer
     manifest: Descriptor
+    config: ImageConfig
 
 
 def build_payload(spec: PayloadSpec, dist: Path) -> Payload:
@@ -96,7 +97,8 @@ def build_payload(spec: PayloadSpec, dist: Path) -> Payload:
     bytecode = dict(_bytecode(spec)) if spec.bytecode == "checked" else {}
     record = record_for(spec, bytecode)
     layer = build_layer(_entries(spec, record, bytecode), mtime=spec.epoch)
-    config = encode(_config(spec, record, layer))
+    settings = _config(spec, record, layer)
+    config = encode(settings)
     manifest = Manifest(2, describe(config, CONFIG), [describe(layer.blob, LAYER_GZIP)], MANIFEST)
     folder = dist / spec.target
     descriptor = write_layout(folder / "oci", spec.target, manifest, config, [layer.blob])
@@ -104,7 +106,9 @@ def build_payload(spec: PayloadSpec, dist: Path) -> Payload:
         replace_file(folder / "record.json", render_record(record))
     except OSError as error:
         raise TreeError(f"cannot write {folder / 'record.json'}: {error}") from error
-    return Payload(Digest(descriptor.digest), folder / "oci", folder / "record.json", record, layer, descriptor)
+    return Payload(
+        Digest(descriptor.digest), folder / "oci", folder / "record.json", record, layer, descriptor, settings
+    )
 
 
 def _bytecode(spec: PayloadSpec) -> Iterator[tuple[str, bytes]]:

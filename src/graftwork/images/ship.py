@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +93,8 @@ def push(bundled: Bundle, source: Source, registry: Registry, ref: ImageRef, *, 
             hint=f"allow it with --max-bytes {total}, or copy the base there once: graftwork mirror",
         )
     for layer in missing:
-        registry.push_blob(ref.repository, layer.digest, layer.size, _from(source.blobs, layer))
+        with _from(source, layer) as open_at:
+            registry.push_blob(ref.repository, layer.digest, layer.size, open_at)
         done.copied, done.copied_bytes = done.copied + 1, done.copied_bytes + layer.size
     for image in bundled.images:
         for data in (image.blob, image.grafted.config.raw):
@@ -142,9 +144,16 @@ def write_layout(bundled: Bundle, folder: Path, name: str, base: Blobs | None) -
     return sum(layer.size for layer in layers.values()) if base is not None else 0
 
 
-def _from(blobs: Blobs, layer: Descriptor) -> OpenAt:
-    """A reader of *layer* from any offset on, as uploads want it; a resumed one is read by range."""
-    return lambda start: _Ranges(blobs, layer, start) if start else blobs.open(layer.digest, layer.size)
+@contextlib.contextmanager
+def _from(source: Source, layer: Descriptor) -> Iterator[OpenAt]:
+    """A reader of *layer* from any offset on, as uploads want it."""
+    if source.registry is not None:
+        from graftwork.oci.flow import Flow
+
+        with contextlib.closing(Flow(source.registry, source.repository, layer)) as flow:
+            yield flow.open_at
+        return
+    yield lambda start: _Ranges(source.blobs, layer, start) if start else source.blobs.open(layer.digest, layer.size)
 
 
 def _bytes_from(data: bytes) -> OpenAt:

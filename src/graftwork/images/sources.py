@@ -61,8 +61,11 @@ class Source:
 
 
 @contextlib.contextmanager
-def open_source(text: str, traffic: Traffic, *, insecure: bool = False) -> Iterator[Source]:
-    """The image that *text* names: ``oci:DIR[:TAG]``, ``docker-archive:FILE``, or a registry reference."""
+def open_source(text: str, traffic: Traffic, *, insecure: bool = False, impatient: bool = False) -> Iterator[Source]:
+    """The image that *text* names: ``oci:DIR[:TAG]``, ``docker-archive:FILE``, or a registry reference.
+
+    *impatient*: one quick try, for a base that nobody asked for by name.
+    """
     kind, colon, rest = text.partition(":")
     if colon and kind == "oci":
         yield _layout(rest)
@@ -74,10 +77,12 @@ def open_source(text: str, traffic: Traffic, *, insecure: bool = False) -> Itera
     else:
         from graftwork.oci.reference import ImageRef
         from graftwork.oci.registry import Registry
+        from graftwork.oci.traffic import Patience
         from graftwork.oci.transport import Transport
 
         ref = ImageRef.parse(text)
-        with Registry(Transport(ref.registry, traffic=traffic, insecure=insecure)) as registry:
+        patience = Patience(tries=1, connect=4.0) if impatient else Patience()
+        with Registry(Transport(ref.registry, traffic=traffic, insecure=insecure, patience=patience)) as registry:
             yield registry_source(registry, ref)
 
 

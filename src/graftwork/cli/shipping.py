@@ -1,0 +1,103 @@
+"""Destinations of a grafted image: ``oci:DIR[:TAG]``, ``docker-archive:FILE``, ``docker:NAME``, or a registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graftwork.catalog.targets import Target
+from graftwork.errors import UsageError
+from graftwork.ui import Screen, size
+
+if TYPE_CHECKING:
+    from graftwork.cli.building import Wish
+    from graftwork.images.ship import Bundle
+    from graftwork.images.sources import Source
+    from graftwork.oci.traffic import Traffic
+
+
+def ship(
+    bundled: Bundle, source: Source, target: Target, wish: Wish, traffic: Traffic, dist: Path, screen: Screen
+) -> dict[str, Any]:
+    """Send the image to every destination; ``dist/TARGET/image`` if none is named. Returns what was written where."""
+    where: list[dict[str, Any]] = []
+    for text in wish.to or [f"oci:{dist / target.name / 'image'}:{target.name}"]:
+        kind, _, rest = text.partition(":")
+        if kind == "oci" and rest:
+            where.append(_to_layout(bundled, source, rest, target.name, wish.full, screen))
+        elif kind == "docker-archive" and rest:
+            where.append(_to_archive(bundled, source, Path(rest), target.name, screen))
+        elif kind == "docker" and rest:
+            where.append(_to_engine(bundled, rest, screen))
+        else:
+            where.append(_to_registry(bundled, source, text, wish, traffic, screen))
+    return {"written": where, "base_bytes_copied": sum(item["base_bytes"] for item in where)}
+
+
+def _one(bundled: Bundle, kind: str) -> Any:
+    if len(bundled.images) != 1:
+        raise UsageError(f"a {kind} holds one platform, this image has {len(bundled.images)}", hint="say --platform")
+    return bundled.images[0]
+
+
+def _to_layout(bundled: Bundle, source: Source, text: str, name: str, full: bool, screen: Screen) -> dict[str, Any]:
+    from graftwork.images.ship import write_layout
+    from graftwork.images.sources import split_layout
+
+    folder, tag = split_layout(text)
+    copied = write_layout(bundled, folder, tag or name, source.blobs if full else None)
+    how = f"full, {size(copied)} of base layers" if full else "sparse: base layers are named, not held"
+    screen.step("wrote", f"oci:{folder}:{tag or name} ({how})")
+    return {"to": f"oci:{folder}:{tag or name}", "base_bytes": copied}
+
+
+def _to_archive(bundled: Bundle, source: Source, file: Path, name: str, screen: Screen) -> dict[str, Any]:
+    import tempfile
+
+    from graftwork.images.docker_archive import write_archive
+
+    image = _one(bundled, "docker-archive")
+    grafted = image.grafted
+    own = {grafted.config.data["rootfs"]["diff_ids"][-1]: image.tar}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as out:
+        try:
+            copied = write_archive(out, f"{name}:latest", grafted.manifest, grafted.config, own, source.blobs)
+        except BaseException:
+            Path(out.name).unlink()
+            raise
+    Path(out.name).replace(file)
+    screen.step("wrote", f"docker-archive:{file} ({size(copied)} of base layers)")
+    return {"to": f"docker-archive:{file}", "base_bytes": copied}
+
+
+def _to_engine(bundled: Bundle, name: str, screen: Screen) -> dict[str, Any]:
+    from graftwork.images.engine import connected, load
+
+    image = _one(bundled, "Docker Engine")
+    tagged = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+    with connected() as client:
+        identity = load(client, image, tagged)
+    screen.step("loaded", f"docker:{tagged} {identity} (only the payload was sent)")
+    return {"to": f"docker:{tagged}", "id": identity, "base_bytes": 0}
+
+
+def _to_registry(
+    bundled: Bundle, source: Source, text: str, wish: Wish, traffic: Traffic, screen: Screen
+) -> dict[str, Any]:
+    from graftwork.images.ship import push
+    from graftwork.oci.reference import ImageRef
+    from graftwork.oci.registry import Registry
+    from graftwork.oci.transport import Transport
+
+    ref = ImageRef.parse(text)
+    if ref.tag is None:
+        raise UsageError(f"--to {text}: a push needs a tag, not a digest")
+    if source.registry is not None and source.registry.host == ref.registry:
+        done = push(bundled, source, source.registry, ref, copy_limit=wish.max_bytes)
+    else:
+        with Registry(Transport(ref.registry, traffic=traffic, insecure=wish.insecure)) as registry:
+            done = push(bundled, source, registry, ref, copy_limit=wish.max_bytes)
+    layers = f"{done.mounted} base layers mounted, {done.present} there, {done.copied} copied"
+    screen.step("pushed", f"{ref} ({layers})")
+    return {"to": str(ref), "mounted": done.mounted, "present": done.present, "base_bytes": done.copied_bytes}

@@ -1,0 +1,212 @@
+"""What a build has to know of its base: found once for a base digest, kept beside the lock or in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graftwork.catalog.base_index import BaseIndex, IndexedPath, decode_index, encode_index
+from graftwork.catalog.catalog import Patch
+from graftwork.catalog.patches import Diff, NewFile
+from graftwork.catalog.rules import edit_files
+from graftwork.catalog.targets import Target
+from graftwork.errors import PinError, TreeError, UsageError
+from graftwork.images.graft import Base, strip
+from graftwork.images.prove_image import View, merged_view
+from graftwork.images.record import Folder
+from graftwork.images.sources import Source
+from graftwork.names import Digest, RelPath
+from graftwork.oci.canonical import canonical_json
+from graftwork.oci.families import Document
+from graftwork.oci.layout import replace_file
+from graftwork.patching.assess import Engine, edits_for
+
+if TYPE_CHECKING:
+    from graftwork.trees.merged import MergedView
+    from graftwork.trees.tree import Tree
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The index of a base, and how it was had: 'lock', 'cache' or 'scanned' (then *moved* bytes were read)."""
+
+    index: BaseIndex
+    how: str
+    moved: int = 0
+
+    def of(self, path: str) -> IndexedPath | None:
+        """What the base has at *path*, relative to the engine's root; None if it has nothing."""
+        inside = f"{self.index.root.strip('/')}/{path}".lstrip("/")
+        found = next((item for item in self.index.paths if item.path == inside), None)
+        return None if found is None or found.kind == "absent" else found
+
+    def folders(self, paths: Iterable[str]) -> tuple[Folder, ...]:
+        """The base's folders above *paths*, with their modes and owners; folders that it lacks are not named."""
+        known = {item.path: item for item in self.index.paths if item.kind == "folder"}
+        found = {}
+        for path in paths:
+            inside = f"{self.index.root.strip('/')}/{path}".lstrip("/")
+            while "/" in inside:
+                inside = inside.rpartition("/")[0]
+                if inside in known:
+                    item = known[inside]
+                    found[inside] = Folder(inside, f"{item.mode:04o}", item.uid, item.gid)
+        return tuple(found[path] for path in sorted(found))
+
+
+def wanted_files(patches: Sequence[Patch], engine: Engine) -> list[RelPath]:
+    """Every path that the patches read or write for this engine, in order."""
+    found: set[str] = set()
+    for patch in patches:
+        found |= {when.file for when in patch.spec.obsolete_when}
+        found |= {marker.file for marker in patch.spec.marker}
+        for edit in (*edits_for(patch, engine), *(edit for old in patch.earlier for edit in old.edits)):
+            found |= edit_files(edit, patch.folder) if isinstance(edit, (Diff, NewFile)) else {edit.file}
+    return [RelPath(path) for path in sorted(found)]
+
+
+def facts_of(
+    base: Base,
+    source: Source,
+    target: Target,
+    wanted: Sequence[RelPath],
+    *,
+    kept: Sequence[Path],
+    view: MergedView | None = None,
+) -> Facts:
+    """The facts of a bare *base*. *kept* are places of kept indexes: the lock's first, the cache's last.
+
+    A scan reads layers from the top until all is decided, and writes the index to the last place.
+    """
+    for number, place in enumerate(kept):
+        index = _kept(place, base, target, wanted)
+        if index is not None:
+            return Facts(index, "lock" if number < len(kept) - 1 else "cache")
+    seen = view or merged_view(base, source, index=True)
+    index = scan(base, seen, target, wanted)
+    if kept:
+        kept[-1].parent.mkdir(parents=True, exist_ok=True)
+        replace_file(kept[-1], encode_index(index))
+    return Facts(index, "scanned", seen.moved)
+
+
+def is_kept(base: Base, target: Target, wanted: Sequence[RelPath], kept: Sequence[Path]) -> bool:
+    """Whether one of the *kept* places has the facts of a bare *base*."""
+    return any(_kept(place, base, target, wanted) is not None for place in kept)
+
+
+def bare(base: Base) -> Base:
+    """*base* without a payload that it may carry."""
+    manifest, config, _ = strip(base)
+    return replace(base, manifest=manifest, config=Document(canonical_json(config), config, base.config.media_type))
+
+
+def scan(base: Base, view: MergedView, target: Target, wanted: Sequence[RelPath]) -> BaseIndex:
+    """Find everything in the layers. PinError when the interpreter imports another copy of the engine."""
+    from graftwork.trees.image import build_index
+
+    root = real_root(base, view, target)
+    return build_index(
+        view,
+        image=base.name,
+        digest=Digest(base.manifest.digest),
+        manifest=base.manifest.raw,
+        config_digest=Digest(base.manifest.config.digest),
+        python=target.base.python,
+        root=root,
+        wanted=wanted,
+        deep=False,
+    )
+
+
+def real_root(base: Base, view: MergedView, target: Target) -> str:
+    """The folder above the package that the base's interpreter imports, without links; it must be the target's."""
+    from graftwork.trees.import_root import import_root
+
+    said = view.stat(f"{target.base.root.strip('/')}/{target.engine}")
+    if said is None:
+        raise TreeError(
+            f"{base.name} has no {target.base.root}/{target.engine}",
+            hint="correct base.root of the target, or the base",
+        )
+    lines = (base.config.data.get("config") or {}).get("Env") or []
+    env = dict(line.partition("=")[::2] for line in lines)
+    found = import_root(view, target.engine, target.base.python, target.base.interpreter, env=env, deep=False)
+    if found.package != said.path:
+        raise PinError(
+            f"{base.name}: {target.base.interpreter} imports {target.engine} from /{found.root} (by {found.via}), "
+            f"the target's root is {target.base.root} (/{said.path.rpartition('/')[0]})",
+            hint="correct base.root of the target",
+        )
+    return found.root
+
+
+class BaseTree:
+    """The base's files: from the pinned wheel where its sha256 is the base's, else the base's own, by range.
+
+    ``own`` are the files that had to come from the base, which moved ``moved`` bytes.
+    """
+
+    def __init__(self, facts: Facts, wheel: Tree, source: Source, view: View | None) -> None:
+        self.facts, self.wheel, self.source, self.view = facts, wheel, source, view
+        self.origin = source.name
+        self.own: list[str] = []
+        self.moved = 0
+
+    def read(self, path: RelPath) -> bytes:
+        fact = self.facts.of(path)
+        if fact is None or fact.kind != "file":
+            raise TreeError(f"{path}: not a file in {self.origin}")
+        if self.wheel.exists(path):
+            data = self.wheel.read(path)
+            if hashlib.sha256(data).hexdigest() == fact.sha256:
+                return data
+        self.own.append(path)
+        return self._from_base(path, fact)
+
+    def exists(self, path: RelPath) -> bool:
+        fact = self.facts.of(path)
+        return fact is not None and fact.kind == "file"
+
+    def paths(self) -> Iterable[RelPath]:
+        root = self.facts.index.root.strip("/")
+        inside = (item.path for item in self.facts.index.paths if item.kind == "file")
+        return [RelPath(path[len(root) + 1 :]) for path in inside if path.startswith(f"{root}/")]
+
+    def _from_base(self, path: RelPath, fact: IndexedPath) -> bytes:
+        if self.view is not None:
+            data = self.view.read(f"{self.facts.index.root.strip('/')}/{path}")
+            if hashlib.sha256(data).hexdigest() != fact.sha256:
+                raise PinError(f"{path} in {self.origin}: changed while it was read")
+            return data
+        from graftwork.trees.image import IndexedImageTree
+
+        tree = IndexedImageTree(self.source.blobs, self.facts.index)
+        data = tree.read(path)
+        self.moved += tree.moved
+        return data
+
+
+def cache_place(folder: Path, base: Base, target: Target, wanted: Sequence[RelPath]) -> Path:
+    """Where the cache keeps the index of a base for these questions. Layers name it, not the manifest's wording."""
+    layers = [layer.digest for layer in base.manifest.layers]
+    asked = "\n".join([*layers, target.base.root, target.base.python, target.base.interpreter, *wanted])
+    return folder / "bases" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+
+
+def _kept(place: Path, base: Base, target: Target, wanted: Sequence[RelPath]) -> BaseIndex | None:
+    """The index at *place* if it is of this base and answers these questions."""
+    if not place.is_file():
+        return None
+    try:
+        index = decode_index(place.read_bytes(), str(place))
+    except (UsageError, PinError):
+        place.unlink()  # a spoiled one is as good as none: it is made again
+        return None
+    known = {item.path for item in index.paths}
+    asked = {f"{index.root.strip('/')}/{path}".lstrip("/") for path in wanted}
+    same = [layer.digest for layer in index.layers] == [layer.digest for layer in base.manifest.layers]
+    return index if same and index.python == target.base.python and asked <= known else None
