@@ -1,0 +1,287 @@
+"""What an image holds, as a CycloneDX 1.6 document: above all the patches, in ``pedigree.patches`` of the engine.
+
+Source: CycloneDX 1.6 JSON schema (ECMA-424), ``patch.type``, ``issue``, ``compositions``; purl-spec types oci and pypi.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graftwork.catalog.patches import PatchFile, Upstream
+from graftwork.errors import GraftworkError, UsageError
+from graftwork.images.provenance import NAMESPACE, base_uri, engine_uri, image_uri, utc, wheel_uri
+from graftwork.images.record import Base, Patch, Record, render_record
+from graftwork.oci.canonical import readable_json
+from graftwork.oci.model import Descriptor
+from graftwork.patching.plan import Plan
+
+if TYPE_CHECKING:
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component
+    from cyclonedx.model.component import Patch as BomPatch
+
+MEDIA_TYPE = "application/vnd.cyclonedx+json"
+DIFF = "text/x-diff"
+PREFIX = "graftwork:"
+
+# What a reader of `resolves` wants: precedents, collisions and background say nothing about this defect.
+_ABOUT = ("own", "same-fix", "same-class", "superseding")
+
+
+def sbom(
+    record: Record,
+    image: Descriptor,
+    patches: Sequence[PatchFile],
+    diffs: Mapping[str, str],
+    *,
+    base: Base | None,
+    name: str = "",
+) -> bytes:
+    """The SBOM of *image*, a manifest of one platform, as JSON in one form; a function of its arguments alone.
+
+    *patches* are the catalog's, *diffs* the unified diff that each patch in the image is, by its id (``patch_diffs``).
+    *base* is what was grafted on (None: a bare payload), *name* the reference that the image is pushed as.
+    UsageError without the extra 'sbom'.
+    """
+    with_extra()
+    from cyclonedx.output import make_outputter
+    from cyclonedx.schema import OutputFormat, SchemaVersion
+
+    bom = _bom(record, image, patches, diffs, base, name)
+    text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
+    document: dict[str, Any] = json.loads(text)
+    # The library has no compositions yet. This one says that what the base holds is not listed.
+    listed = ["base", "engine", "image"] if base else ["engine", "image"]
+    document["compositions"] = [{"aggregate": "incomplete", "assemblies": listed}]
+    return readable_json(document)
+
+
+def patch_diffs(plan: Plan) -> dict[str, str]:
+    """Patch id -> its own unified diff, on top of the patches before it; of each patch that *plan* applies.
+
+    Made for a plan on pristine files, as every image's is: a patch that is in the tree already has no diff here.
+    """
+    found: dict[str, str] = {}
+    now: dict[str, bytes | None] = {}
+    for item in plan.pending:
+        assert item.after is not None, "a pending patch has its result"
+        parts = []
+        for path, new in sorted(item.after.changed.items()):
+            old = now[path] if path in now else item.after.original(path)
+            if old != new:
+                parts.append(_diff(path, old, new))
+        found[item.patch.id] = "".join(parts)
+        now |= item.after.changed
+    return found
+
+
+def patch_type(spec: PatchFile) -> str:
+    """CycloneDX's word for the patch: ``backport`` if our own change was merged upstream, else ``unofficial``.
+
+    Never ``monkey``: files are changed, not a running program. Never ``cherry-pick``: no upstream commit is taken over.
+    """
+    own = [row for row in spec.upstream if row.relation == "own" and row.kind == "pull"]
+    return "backport" if any(row.state == "merged" for row in own) else "unofficial"
+
+
+def upstream_url(row: Upstream) -> str:
+    """The page of an upstream issue or pull request."""
+    repository, _, number = row.ref.partition("#")
+    return f"https://github.com/{repository}/{'pull' if row.kind == 'pull' else 'issues'}/{number}"
+
+
+def with_extra() -> None:
+    """UsageError that names the extra if the library is not installed."""
+    try:
+        import cyclonedx.model.bom  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"an SBOM needs the extra 'sbom' ({error.name} is missing)", hint="pip install 'graftwork[sbom]'"
+        ) from error
+
+
+def _bom(
+    record: Record,
+    image: Descriptor,
+    patches: Sequence[PatchFile],
+    diffs: Mapping[str, str],
+    base: Base | None,
+    name: str,
+) -> Bom:
+    from cyclonedx.model.bom import Bom, BomMetaData
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.tool import ToolRepository
+
+    maker = Component(name="graftwork", version=record.graftwork, type=ComponentType.APPLICATION, bom_ref="tool")
+    whole = _image(record, image, base, name)
+    engine = _engine(record, patches, diffs)
+    parts = [engine]
+    if base:
+        below = _container("base", base_uri(base, record.platform), base.digest)
+        parts.append(below)
+    bom = Bom(
+        serial_number=uuid.uuid5(NAMESPACE, f"sbom {image.digest}"),
+        metadata=BomMetaData(component=whole, timestamp=utc(record.epoch), tools=ToolRepository(components=[maker])),
+        components=parts,
+    )
+    bom.register_dependency(whole, parts)
+    return bom
+
+
+def _image(record: Record, image: Descriptor, base: Base | None, name: str) -> Component:
+    """The image itself, with the state of every patch of the target: also of those that are not in it."""
+    uri = image_uri(name, image.digest, record.platform, fallback=record.target)
+    facts = {
+        "target": record.target,
+        "platform": record.platform,
+        "payload": "grafted" if base else "bare",
+        "record.path": f"/{record.path}",
+        "record.sha256": hashlib.sha256(render_record(record)).hexdigest(),
+    }
+    rows = [(f"patch:{row.id}:{key}", value) for row in record.patches for key, value in _state(row)]
+    return _container("image", uri, image.digest, [*facts.items(), *rows])
+
+
+def _state(row: Patch) -> Iterator[tuple[str, str]]:
+    yield from (("state", row.state), ("revision", row.revision), ("title", row.title))
+
+
+def _container(ref: str, uri: str, digest: str, properties: Iterable[tuple[str, str]] = ()) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    purl = PackageURL.from_string(uri)
+    return Component(
+        name=purl.name,
+        version=digest,
+        type=ComponentType.CONTAINER,
+        bom_ref=ref,
+        purl=purl,
+        hashes=_sha256(digest.partition(":")[2]),
+        properties=_properties(properties),
+    )
+
+
+def _engine(record: Record, patches: Sequence[PatchFile], diffs: Mapping[str, str]) -> Component:
+    """The engine as it is in the image: the wheel is its ancestor, so the wheel's hash is there and not here."""
+    from cyclonedx.model.component import Component, ComponentType, Pedigree
+    from packageurl import PackageURL
+
+    wheel = Component(
+        name=record.engine.name,
+        version=record.engine.version,
+        bom_ref="wheel",
+        purl=PackageURL.from_string(wheel_uri(record)),
+        hashes=_sha256(record.wheel.sha256),
+        properties=_properties([("record.sha256", record.wheel.record_sha256)] if record.wheel.record_sha256 else []),
+    )
+    specs = {spec.id: spec for spec in patches}
+    made = [_patch(row, specs, diffs) for row in record.patches if row.files]
+    rows = [(f"patch:{spec.id}:upstream", _seen(link)) for spec in patches for link in spec.upstream]
+    notes = "Files that differ from the wheel are listed; all others are as the base image has them."
+    return Component(
+        name=record.engine.name,
+        version=record.engine.version,
+        type=ComponentType.FRAMEWORK,
+        bom_ref="engine",
+        purl=PackageURL.from_string(engine_uri(record)),
+        pedigree=Pedigree(ancestors=[wheel], patches=made, notes=notes),
+        components=list(_files(record)),
+        properties=_properties([("root", record.engine.root), *rows]),
+    )
+
+
+def _patch(row: Patch, specs: Mapping[str, PatchFile], diffs: Mapping[str, str]) -> BomPatch:
+    from cyclonedx.model import AttachedText, XsUri
+    from cyclonedx.model.component import Diff, PatchClassification
+    from cyclonedx.model.component import Patch as BomPatch
+    from cyclonedx.model.issue import IssueClassification, IssueType, IssueTypeSource
+
+    if row.id not in specs or not diffs.get(row.id):
+        missing = "diff" if row.id in specs else "catalog entry"
+        raise GraftworkError(f"{row.id} is in the image, but its {missing} is not given")
+    spec = specs[row.id]
+    links = [link for link in spec.upstream if link.relation in _ABOUT]
+    ours = IssueType(
+        type=IssueClassification.DEFECT,
+        id=spec.id,
+        name=spec.title,
+        description=spec.symptom,
+        source=IssueTypeSource(name="graftwork patch catalog"),
+        references=[XsUri(upstream_url(link)) for link in links],
+    )
+    theirs = [
+        IssueType(
+            type=IssueClassification.DEFECT,
+            id=link.ref,
+            source=IssueTypeSource(name=link.ref.partition("#")[0], url=XsUri(upstream_url(link))),
+        )
+        for link in links
+        if link.kind == "issue" and link.relation in ("own", "same-fix")
+    ]
+    text = AttachedText(content=diffs[row.id], content_type=DIFF)
+    return BomPatch(type=PatchClassification(patch_type(spec)), diff=Diff(text=text), resolves=[ours, *theirs])
+
+
+def _files(record: Record) -> Iterator[Component]:
+    """Every file of the layer that belongs to the engine; a patched one has its pristine form as ancestor."""
+    from cyclonedx.model.component import Pedigree
+
+    root = record.engine.root.rstrip("/")
+    for file in record.files:
+        old = [] if file.pristine is None else [_file(f"pristine:{file.path}", file.path, file.pristine)]
+        properties = [("patch", patch) for patch in file.patches]
+        kind = "patched" if old else "new"
+        made = _file(f"file:{file.path}", f"{root}/{file.path}", file.sha256, [("file", kind), *properties])
+        made.pedigree = Pedigree(ancestors=old) if old else None
+        yield made
+    for pyc in record.bytecode_files:
+        yield _file(f"file:{pyc.path}", f"{root}/{pyc.path}", pyc.sha256, [("file", "bytecode")])
+
+
+def _file(ref: str, path: str, sha256: str, properties: Iterable[tuple[str, str]] = ()) -> Component:
+    from cyclonedx.model.component import Component, ComponentType
+
+    return Component(
+        name=path, type=ComponentType.FILE, bom_ref=ref, hashes=_sha256(sha256), properties=_properties(properties)
+    )
+
+
+def _sha256(value: str) -> list[Any]:
+    from cyclonedx.model import HashAlgorithm, HashType
+
+    return [HashType(alg=HashAlgorithm.SHA_256, content=value)]
+
+
+def _properties(pairs: Iterable[tuple[str, str]]) -> list[Any]:
+    from cyclonedx.model import Property
+
+    return [Property(name=PREFIX + name, value=value) for name, value in pairs]
+
+
+def _seen(link: Upstream) -> str:
+    return f"{link.relation} {link.kind} {link.ref} {link.state} as of {link.as_of}"
+
+
+def _diff(path: str, old: bytes | None, new: bytes | None) -> str:
+    """One file as a unified diff in git's form, which also holds empty files and last lines without an end."""
+    head = f"diff --git a/{path} b/{path}\n"
+    if old is None or new is None:
+        head += f"{'new' if old is None else 'deleted'} file mode 100644\n"
+    names = ("/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}")
+    try:
+        rows = list(difflib.unified_diff(_lines(old), _lines(new), *names))
+    except UnicodeDecodeError:
+        rows = [f"Binary files {names[0]} and {names[1]} differ\n"]
+    return head + "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
+
+
+def _lines(data: bytes | None) -> list[str]:
+    """Lines end with a newline only, as git counts them: a form feed within a line is no end of it."""
+    parts = (data or b"").decode("utf-8").split("\n")
+    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
