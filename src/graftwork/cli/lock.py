@@ -1,49 +1,117 @@
-"""``graftwork lock TARGET``: resolve the pins once, from the whole hash-checked wheels."""
+"""``graftwork lock TARGET``: resolve the pins once: whole wheels, hash-checked, and the files of the base."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from graftwork.catalog.catalog import Catalog
+from graftwork.catalog.targets import Lock, Target
 from graftwork.cli import options
-from graftwork.ui import Screen
+from graftwork.errors import PinError, UnreachableError
+from graftwork.ui import Screen, size
 
 
 @click.command("lock")
 @options.common
-@click.option("--check", is_flag=True, help="Only tell whether the lock is that of the target file (exit 5 if not).")
-def command(target: str, catalog: Path | None, as_json: bool, quiet: bool, check: bool) -> int:
-    """Write deploy/docker/locks/TARGET.json, or check it."""
+@click.option(
+    "--check", is_flag=True, help="Only tell whether lock, target file, tag and digest agree (exit 5 if not)."
+)
+@click.option("--base", metavar="REF", help="Where the pinned base can be read, if not under its own name.")
+@click.option("--insecure", is_flag=True, help="Plain HTTP to a registry that is not on this machine.")
+def command(
+    target: str, catalog: Path | None, as_json: bool, quiet: bool, check: bool, base: str | None, insecure: bool
+) -> int:
+    """Write deploy/docker/locks/TARGET.json, and TARGET.base.json where the base can be read; or check them."""
     import msgspec
-
-    from graftwork.catalog.targets import WheelPin
-    from graftwork.trees import locking
-    from graftwork.trees.wheel import WheelTree
 
     screen = Screen(as_json=as_json, quiet=quiet)
     found, wanted = options.setup(catalog, target)
-    file = found.lock_file(target)
-    if check:
-        lock = found.lock(wanted)
-        verb = "matches"
-    else:
-
-        def fetch(pin: WheelPin) -> WheelTree:
-            tree = options.open_pin(wanted, pin, None, screen)
-            assert isinstance(tree, WheelTree)
-            return tree
-
-        lock = locking.resolve(wanted, fetch)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        new = locking.dumped(lock)
-        verb = "unchanged" if file.is_file() and file.read_bytes() == new else "written"
-        temporary = file.with_name(f".{file.name}.new")
-        temporary.write_bytes(new)
-        temporary.replace(file)
+    lock = found.lock(wanted) if check else _resolve(found, wanted, screen)
     for wheel in lock.wheels:
         screen.step("pinned", f"{wheel.file}: RECORD {wheel.record_sha256[:12]}")
+    said = _check_base(found, wanted, base, insecure) if check else _index_base(found, wanted, base, insecure, screen)
+    screen.step("base", said)
     if as_json:
-        screen.document({"target": target, "lock": str(file), "state": verb, **msgspec.to_builtins(lock)})
-    screen.result(f"lock {verb}: {file}")
+        screen.document({"target": target, "base": said, **msgspec.to_builtins(lock)})
+    screen.result(f"lock {'matches' if check else 'written'}: {found.lock_file(target)}")
     return 0
+
+
+def _resolve(found: Catalog, target: Target, screen: Screen) -> Lock:
+    from graftwork.catalog.targets import WheelPin
+    from graftwork.oci.layout import replace_file
+    from graftwork.trees import locking
+    from graftwork.trees.wheel import WheelTree
+
+    def fetch(pin: WheelPin) -> WheelTree:
+        tree = options.open_pin(target, pin, None, screen)
+        assert isinstance(tree, WheelTree)
+        return tree
+
+    lock = locking.resolve(target, fetch)
+    file = found.lock_file(target.name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, locking.dumped(lock))
+    return lock
+
+
+def _index_base(found: Catalog, target: Target, base: str | None, insecure: bool, screen: Screen) -> str:
+    """Index the pinned base, whichever name it is read under; PinError if it is another image."""
+    from graftwork.images import base_facts
+    from graftwork.images.sources import open_source
+    from graftwork.oci.model import Platform
+    from graftwork.oci.traffic import Traffic
+
+    name = base or f"{target.base.image}@{target.base.digest}"
+    try:
+        with open_source(name, Traffic(), insecure=insecure, impatient=base is None) as source:
+            if source.top.digest != target.base.digest:
+                raise PinError(
+                    f"{name} is {source.top.digest}, target {target.name} pins {target.base.digest}",
+                    hint="pin the digest that you mean in the target, with where it comes from",
+                )
+            image = base_facts.bare(source.base(Platform.parse(f"linux/{target.base.arch}")))
+            total = sum(layer.size for layer in image.manifest.layers)
+            screen.line(f"reading layers of {source.name} from the top, at most {size(total)}")
+            wanted = base_facts.wanted_files(found.patches(target), options.engine_of(target, None, None))
+            facts = base_facts.facts_of(image, source, target, wanted, kept=[found.base_index_file(target.name)])
+    except UnreachableError as error:
+        if base is not None:
+            raise
+        return f"{target.base.image} is not reachable, its files were not indexed: {error.message}"
+    for note in facts.index.notes:
+        screen.line(f"  {note}")
+    files = sum(item.kind == "file" for item in facts.index.paths)
+    return f"{files} files of {facts.index.image} ({facts.how}, {size(facts.moved)} read), Python {facts.index.python}"
+
+
+def _check_base(found: Catalog, target: Target, base: str | None, insecure: bool) -> str:
+    """Whether tag and digest still agree in the registry, and the kept index is of that digest."""
+    from graftwork.catalog.base_index import decode_index
+    from graftwork.images.sources import open_source
+    from graftwork.oci.traffic import Traffic
+
+    file = found.base_index_file(target.name)
+    if file.is_file():
+        index: Any = decode_index(file.read_bytes(), str(file))
+        if target.base.digest not in (index.digest, index.manifest_digest):
+            raise PinError(
+                f"{file}: made for {index.digest}, the target pins {target.base.digest}",
+                hint=f"run: graftwork lock {target.name}",
+            )
+    name = base or target.base.image
+    try:
+        with open_source(name, Traffic(), insecure=insecure, impatient=base is None) as source:
+            if source.top.digest != target.base.digest:
+                raise PinError(
+                    f"{name} is now {source.top.digest}, the target pins {target.base.digest}",
+                    hint="the tag moved: keep the pin, or pin the new digest and run graftwork lock",
+                )
+    except UnreachableError as error:
+        if base is not None:
+            raise
+        return f"{name} is not reachable, tag and digest were not compared: {error.message}"
+    return f"{name} is still {target.base.digest}"

@@ -17,10 +17,12 @@ VERBS = {
     "plan": "Show what each patch of a target is in a tree; writes nothing",
     "apply": "Apply a target's patches to a folder, all or none",
     "revert": "Restore the pristine files of a folder, byte for byte",
-    "verify": "Prove that a folder or a built image holds the patches",
+    "verify": "Prove that a folder, a payload or a whole image holds the patches",
     "image": "Build a target's payload, graft it onto a base, and prove it",
     "push": "Graft onto a base and write the image straight to a registry",
     "lock": "Resolve a target's pins and write its lock, or check it",
+    "mirror": "Copy a base once to another registry, resumable",
+    "doctor": "Tell what a registry does with mounts, ranges, chunks and referrers",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,17 +11,33 @@ import click
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Target
 from graftwork.cli import options
-from graftwork.errors import GraftworkError, PinError, ProofError, StateError, UsageError
-from graftwork.ui import Screen
+from graftwork.errors import GraftworkError, PinError, ProofError, StateError
+from graftwork.ui import Screen, size
 
 if TYPE_CHECKING:
     from graftwork.images.prove import Report
+    from graftwork.images.prove_image import View
+    from graftwork.images.sources import Source
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """How an image is to be read."""
+
+    deep: bool
+    platform: str | None
+    insecure: bool
+    max_bytes: int | None
 
 
 @click.command("verify")
 @options.common
 @options.tree_option()
-@click.option("--image", metavar="oci:DIR[:TAG]", help="A built image layout; without it or --tree, dist/TARGET/oci.")
+@click.option("--image", metavar="REF", help="Registry reference, oci:DIR[:TAG], docker-archive:FILE or docker:IMAGE.")
+@click.option("--deep", is_flag=True, help="Open every layer of an image, to list folders completely.")
+@click.option("--platform", metavar="OS/ARCH", help="Of an index; the target's own if not given.")
+@click.option("--insecure", is_flag=True, help="Plain HTTP to a registry that is not on this machine.")
+@click.option("--max-bytes", type=int, metavar="N", help="The most bytes that may be moved in all.")
 @options.engine_option
 def command(
     target: str,
@@ -29,14 +46,22 @@ def command(
     quiet: bool,
     folder: Path | None,
     image: str | None,
+    deep: bool,
+    platform: str | None,
+    insecure: bool,
+    max_bytes: int | None,
     engine_version: str | None,
 ) -> int:
-    """Prove hashes, markers and bytecode of a patched folder or of a payload image."""
+    """Prove hashes, markers and bytecode of a patched folder, a payload, or a whole image, without running it."""
     screen = Screen(as_json=as_json, quiet=quiet)
     if folder is not None and image is not None:
         raise click.UsageError("--tree and --image are two artifacts; give one")
     found, wanted = options.setup(catalog, target)
-    proof = _tree(found, wanted, folder, engine_version, screen) if folder else _image(found, wanted, image)
+    if folder:
+        proof = _tree(found, wanted, folder, engine_version, screen)
+    else:
+        proof = _image(found, wanted, image, _Wish(deep, platform, insecure, max_bytes), screen)
+        _expected(found, wanted, proof)
     if as_json and proof.proved:
         screen.document({"target": target, "subject": proof.subject, "digest": proof.digest, "proved": True})
     proof.demand()
@@ -87,25 +112,56 @@ def _tree(found: Catalog, target: Target, folder: Path, version: str | None, scr
     return prove_tree(record, tree.root)
 
 
-def _image(found: Catalog, target: Target, image: str | None) -> Report:
-    from graftwork.images.prove import prove_layer
+def _image(found: Catalog, target: Target, image: str | None, wish: _Wish, screen: Screen) -> Report:
+    """A payload layout by itself, or a whole image from wherever it is."""
+    from graftwork.images.sources import open_source
+    from graftwork.oci.traffic import Traffic
 
-    layout, tag = found.root / "dist" / target.name / "oci", target.name
-    if image is not None:
-        kind, _, rest = image.partition(":")
-        if kind != "oci" or not rest:
-            raise UsageError(f"--image {image}: not oci:DIR or oci:DIR:TAG", hint="verify reads image layouts")
-        place, colon, name = rest.rpartition(":")
-        layout, tag = (Path(place), name) if colon and "/" not in name else (Path(rest), target.name)
-    proof = prove_layer(layout, tag)
-    if proof.record.target != target.name:
-        raise PinError(f"{layout}: holds target {proof.record.target}, not {target.name}")
-    _expected(found, target, proof)
+    if image is None:
+        return _payload(found.root / "dist" / target.name / "oci", target.name)
+    if image.startswith("docker:"):
+        from graftwork.images.engine import EngineView, connected, engine_source
+
+        name = image.removeprefix("docker:")
+        with connected() as client, EngineView(client, name) as view:
+            return _whole(engine_source(client, name), view, target, wish, screen)
+    traffic = Traffic(max_bytes=wish.max_bytes)
+    with open_source(image, traffic, insecure=wish.insecure) as source:
+        proof = _whole(source, None, target, wish, screen)
+    if traffic.requests:
+        screen.step("moved", f"{size(traffic.bytes_in)} in, {traffic.requests} requests")
     return proof
 
 
+def _whole(source: Source, view: View | None, target: Target, wish: _Wish, screen: Screen) -> Report:
+    from graftwork.images.graft import PAYLOAD
+    from graftwork.images.prove_image import merged_view, original_of, prove_image
+    from graftwork.images.sources import split_layout
+    from graftwork.oci.model import Platform
+
+    base = source.base(Platform.parse(wish.platform or f"linux/{target.base.arch}"))
+    labels = (base.config.data.get("config") or {}).get("Labels") or {}
+    if PAYLOAD not in labels and len(base.manifest.layers) == 1 and source.name.startswith("oci:"):
+        folder, tag = split_layout(source.name.removeprefix("oci:"))
+        return _payload(folder, tag or target.name)
+    original, why_not = original_of(base, source)
+    if why_not:
+        screen.line(why_not)
+    if not wish.deep and view is None:
+        screen.line("lower layers were not opened to list folders; --deep does that")
+    return prove_image(base, view or merged_view(base, source), target.name, original, deep=wish.deep)
+
+
+def _payload(layout: Path, tag: str) -> Report:
+    from graftwork.images.prove import prove_layer
+
+    return prove_layer(layout, tag)
+
+
 def _expected(found: Catalog, target: Target, proof: Report) -> None:
-    """An image made for an older catalog is not this target: patches and revisions must be the same."""
+    """An image of another target, or made for an older catalog, is not this target: revisions must be the same."""
+    if proof.record.target != target.name:
+        raise PinError(f"{proof.subject}: holds target {proof.record.target}, not {target.name}")
     want = [(patch.id, patch.spec.revision) for patch in found.patches(target)]
     have = [(patch.id, patch.revision) for patch in proof.record.patches]
     if want != have:

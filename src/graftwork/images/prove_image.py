@@ -39,9 +39,10 @@ class View(Protocol):
 
 @dataclass
 class ViewFiles:
-    """A view as check.py reads files."""
+    """A view as check.py reads files. Not *deep*: folders are listed from the layers that were read anyway."""
 
     view: View
+    deep: bool = True
     root: str = "/"
 
     def read(self, path: str) -> bytes | None:
@@ -51,7 +52,7 @@ class ViewFiles:
 
     def names(self, folder: str) -> list[str]:
         """The names in *folder*."""
-        return list(self.view.names(folder).names)
+        return list(self.view.names(folder, deep=self.deep).names)
 
     def mtime(self, path: str) -> int:
         """The file's time in seconds."""
@@ -69,17 +70,19 @@ def merged_view(base: Base, source: Source, *, index: bool = False) -> MergedVie
     return MergedView(source.blobs, refs, index=index)
 
 
-def prove_image(base: Base, view: View, target: str, original: Base | None) -> Report:
+def prove_image(base: Base, view: View, target: str, original: Base | None, *, deep: bool = False) -> Report:
     """Prove the image *base*, whose files *view* shows, to be *target*'s. *original* is what it was grafted on.
 
+    Not *deep*: layers are read from the top until each file, its white-outs and the record are decided, and no
+    lower one is opened only to list a folder. *deep* also finds what lies beside them in the lowest layer.
     ProofError when there is no record at all: the step never ran, or another image was built over it.
     """
     view.want([f"{FOLDER}/{target}.json", CHECK_PATH])
     record = _record(view, base.name, target)
     root = record.engine.root.strip("/")
     paths = [f"{root}/{row.path}" for row in record.files]
-    view.want(paths, [f"{path.rpartition('/')[0]}/__pycache__" for path in paths])
-    files = ViewFiles(view)
+    view.want(paths, [f"{path.rpartition('/')[0]}/__pycache__" for path in paths], deep=deep)
+    files = ViewFiles(view, deep)
     prefix = _environment(base).get("PYTHONPYCACHEPREFIX")
     problems = check.check_record(plain(record), files, prefix=prefix, foreign=foreign_judge(record.python))
     problems += _image_problems(base, record, original)
