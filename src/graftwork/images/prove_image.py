@@ -11,7 +11,7 @@ from graftwork.images.graft import INPUT_DIGEST, INPUT_NAME, PAYLOAD, Base, stri
 from graftwork.images.interpreters import foreign_judge
 from graftwork.images.prove import Report
 from graftwork.images.record import CHECK_PATH, FOLDER, Record, parse_record, plain
-from graftwork.images.sources import Source
+from graftwork.images.sources import Source, registry_source
 from graftwork.oci.model import Descriptor
 from graftwork.oci.reference import ImageRef
 from graftwork.oci.tarscan import Kind
@@ -51,7 +51,10 @@ class ViewFiles:
         return self.view.read(path) if found is not None and found.kind is Kind.FILE else None
 
     def names(self, folder: str) -> list[str]:
-        """The names in *folder*."""
+        """The names in *folder*. Not deep, a folder that no layer read so far has is not looked for in lower ones."""
+        parent, _, name = folder.strip("/").rpartition("/")
+        if not self.deep and name not in self.view.names(parent, deep=False).names:
+            return []
         return list(self.view.names(folder, deep=self.deep).names)
 
     def mtime(self, path: str) -> int:
@@ -141,8 +144,8 @@ def original_of(base: Base, source: Source) -> tuple[Base | None, str]:
         return None, f"base layers were not compared with {name or 'a base'}: the image is not in a registry"
     try:
         ref = ImageRef.parse(name)
-        repository = ref.repository if ref.registry == source.registry.host else source.repository
-        manifest = source.registry.manifest(repository, digest)
-        return replace(source, top=manifest, repository=repository).base(base.platform), ""
+        if ref.registry != source.registry.host:
+            ref = replace(ref, registry=source.registry.host, repository=source.repository)
+        return registry_source(source.registry, ref.with_digest(digest)).base(base.platform), ""
     except GraftworkError as error:
         return None, f"base layers were not compared with {name}@{digest}: {error.message}"
