@@ -106,7 +106,9 @@ def test_the_golden_digest(record: Record) -> None:
     found = made(record)
     rows = found["metadata"]["component"]["properties"]
     rows[:] = [row for row in rows if row["name"] != "graftwork:record.sha256"]
-    assert sha256_digest(readable_json(found)) == "sha256:6d506aab4586b16430eabf814cce18aa7c8ecf1acc7129e13b7f09d107ac0717"
+    assert (
+        sha256_digest(readable_json(found)) == "sha256:6d506aab4586b16430eabf814cce18aa7c8ecf1acc7129e13b7f09d107ac0717"
+    )
 
 
 def test_the_image(record: Record) -> None:
