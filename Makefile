@@ -7,6 +7,8 @@ TARGET ?= rocm-gfx950
 # The patches' tests run the engine's own functions with torch on the CPU; TORCH= leaves it out (they are skipped).
 TORCH ?= torch==2.13.0
 ARGS ?=
+BASE ?=
+TO ?=
 
 .PHONY: help
 help: ## Print this help
@@ -27,8 +29,12 @@ $(VENV)/.test: $(VENV)/.run
 	@touch $@
 
 .PHONY: image
-image: $(VENV)/.run ## Build and prove the payload image of TARGET (ARGS="--json" and others go to the command)
-	@$(BIN)/graftwork image $(TARGET) $(ARGS)
+image: $(VENV)/.run ## Build and prove the image of TARGET; with BASE=REF grafted there (ARGS="--json" go to the command)
+	@$(BIN)/graftwork image $(TARGET) $(if $(BASE),--base $(BASE)) $(ARGS)
+
+.PHONY: push
+push: $(VENV)/.run ## Graft TARGET onto its base, or BASE=REF, and write it to TO=REF
+	@$(BIN)/graftwork push $(TARGET) $(if $(BASE),--base $(BASE)) --to $(TO) $(ARGS)
 
 .PHONY: plan
 plan: $(VENV)/.run ## Show what each patch of TARGET is in its pinned wheel
@@ -68,6 +74,11 @@ golden: $(VENV)/.test ## Write the golden digests again, after a change that was
 .PHONY: bench
 bench: $(VENV)/.test ## Measure planning against git apply and libcst, as ratios
 	@$(BIN)/python bench/plan.py $(ARGS)
+
+.PHONY: bench-graft
+bench-graft: $(VENV)/.test ## Measure grafting against skopeo + umoci, buildah and docker build, as ratios (minutes)
+	@scripts/install-services
+	@$(BIN)/python bench/graft.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove built images and the virtual environment
