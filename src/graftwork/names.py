@@ -11,6 +11,8 @@ PatchId = NewType("PatchId", str)
 TargetName = NewType("TargetName", str)
 RelPath = NewType("RelPath", str)
 
+_ODD_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\]")
+_ODD_PART = re.compile(r"/(?:\.{0,2})/")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _SLUG = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 
@@ -50,7 +52,6 @@ def rel_path(text: str) -> RelPath:
     Refuses absolute paths, ``..``, ``.`` and empty parts, back-slashes and control characters, so
     that no archive member or catalog entry can name a file outside the tree.
     """
-    bad = not text or text.startswith("/") or "\\" in text or any(ord(c) < 32 or ord(c) == 127 for c in text)
-    if bad or any(part in ("", ".", "..") for part in text.split("/")):
+    if _ODD_IN_PATH.search(text) or _ODD_PART.search(f"/{text}/"):
         raise ValueError(f"not a path inside the tree: {text!r}")
     return RelPath(text)
