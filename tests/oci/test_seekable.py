@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import random
+import shutil
+import subprocess
 import tarfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,18 +185,50 @@ def test_a_found_start_decodes_the_rest_byte_for_byte(seed: int, level: int, at:
     assert again.decompress(deflate.lead_in(start, rest[0]) + rest[1:]) == text[out:]
 
 
-def test_a_boundary_is_found_in_what_go_and_others_write(tmp_path: Path) -> None:
-    """A tar of wheel-like sources by the gzip program, if it is there: another deflate than Python's zlib."""
-    import shutil
-    import subprocess
+def by_gzip(folder: Path) -> bytes:
+    return subprocess.run(["gzip", "-9", "-n"], input=LAYER, capture_output=True, check=True).stdout
 
-    if shutil.which("gzip") is None:
-        pytest.skip("no gzip program")
-    blob = subprocess.run(["gzip", "-9", "-n"], input=LAYER, capture_output=True, check=True).stdout
+
+def by_skopeo(folder: Path) -> bytes:
+    """Go's parallel gzip, which most registries' layers were written with or alike."""
+    raw, config = (
+        folder / "in",
+        {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [sha(LAYER)]}},
+    )
+    kind = "application/vnd.oci.image."
+
+    def put(data: bytes, media_type: str) -> dict[str, object]:
+        return {"digest": store(raw, data), "size": len(data), "mediaType": kind + media_type}
+
+    layers = [put(LAYER, "layer.v1.tar")]
+    parts = {"schemaVersion": 2, "config": put(json.dumps(config).encode(), "config.v1+json"), "layers": layers}
+    manifest = put(json.dumps(parts).encode(), "manifest.v1+json") | {
+        "annotations": {"org.opencontainers.image.ref.name": "t"}
+    }
+    (raw / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))
+    (raw / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+    ways = ["--dest-compress", "--dest-compress-format", "gzip"]
+    command = ["skopeo", "--insecure-policy", "copy", "-q", *ways, f"oci:{raw}:t", f"oci:{folder / 'out'}:t"]
+    subprocess.run(command, check=True, capture_output=True)
+    return max((folder / "out" / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("program", "pack"), [("gzip", by_gzip), pytest.param("skopeo", by_skopeo, marks=pytest.mark.oci)]
+)
+def test_boundaries_are_found_in_what_other_writers_make(
+    program: str, pack: Callable[[Path], bytes], tmp_path: Path
+) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program}")
+    blob = pack(tmp_path)
+    assert blob.startswith(b"\x1f\x8b")
     facts = index(LayoutBlobs(tmp_path), store(tmp_path, blob), len(blob))
-    start, size, digest_of, access = facts["opt/f299.py"]
-    assert access is not None and access.point.offset > 1000
-    assert read_at(LayoutBlobs(tmp_path), sha(blob), access, start, size, digest_of) == LAYER[start : start + size]
+    for path, (start, size, digest_of, access) in facts.items():
+        assert access is not None, path
+        assert read_at(LayoutBlobs(tmp_path), sha(blob), access, start, size, digest_of) == LAYER[start : start + size]
+    last = facts["opt/f299.py"][3]
+    assert last is not None and last.point.offset > len(blob) // 2
 
 
 def test_history_stays_small(tmp_path: Path) -> None:
