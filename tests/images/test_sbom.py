@@ -183,6 +183,21 @@ def test_patches_that_are_not_in_it_are_recorded(record: Record, state: str) -> 
     assert ("patch:sglang/other:state", state) in facts(found["metadata"]["component"])
 
 
+@pytest.mark.parametrize("ids", [("sglang/rows", "sglang/a"), ("sglang/a", "sglang/rows")])
+def test_patches_stand_in_the_order_of_the_target(record: Record, ids: tuple[str, str]) -> None:
+    rows = [msgspec.structs.replace(record.patches[0], id=id) for id in ids]
+    diffs = {"sglang/rows": DIFF, "sglang/a": DIFF.replace("min", "max")}
+    patches = [entry(*LINKS, id="sglang/a"), entry(*LINKS)]
+    data = sbom(msgspec.structs.replace(record, patches=rows), IMAGE, patches, diffs, base=None)
+    found = part(json.loads(data), "engine")["pedigree"]["patches"]
+    assert [patch["diff"]["text"]["content"] for patch in found] == [diffs[id] for id in ids]
+
+
+def test_no_patch_at_all(record: Record) -> None:
+    engine = part(made(msgspec.structs.replace(record, patches=[], files=[]), []), "engine")
+    assert "patches" not in engine["pedigree"] and len(engine["components"]) == 1
+
+
 def test_a_bare_payload_has_no_base(record: Record) -> None:
     found = made(record, base=None)
     assert [item["bom-ref"] for item in found["components"]] == ["engine"]

@@ -57,6 +57,7 @@ def sbom(
     document: dict[str, Any] = json.loads(text)
     # The library has no compositions yet. This one says that what the base holds is not listed.
     listed = ["base", "engine", "image"] if base else ["engine", "image"]
+    _in_order(document, [row.id for row in record.patches])
     document["compositions"] = [{"aggregate": "incomplete", "assemblies": listed}]
     return readable_json(document)
 
@@ -131,6 +132,13 @@ def _bom(
     )
     bom.register_dependency(whole, parts)
     return bom
+
+
+def _in_order(document: dict[str, Any], ids: Sequence[str]) -> None:
+    """Put the patches in the order in which they were applied, so that their diffs apply one after the other."""
+    engine = next(item for item in document["components"] if item["bom-ref"] == "engine")
+    patches = engine["pedigree"].get("patches", [])
+    patches.sort(key=lambda patch: next(ids.index(issue["id"]) for issue in patch["resolves"] if issue["id"] in ids))
 
 
 def _image(record: Record, image: Descriptor, base: Base | None, name: str) -> Component:
