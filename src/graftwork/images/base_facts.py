@@ -134,7 +134,15 @@ def real_root(base: Base, view: MergedView, target: Target) -> str:
         )
     lines = (base.config.data.get("config") or {}).get("Env") or []
     env = dict(line.partition("=")[::2] for line in lines)
-    found = import_root(view, target.engine, target.base.python, target.base.interpreter, env=env, deep=False)
+    found = import_root(
+        view,
+        target.engine,
+        target.base.python,
+        target.base.interpreter,
+        env=env,
+        workdir=(base.config.data.get("config") or {}).get("WorkingDir") or "/",
+        deep=False,
+    )
     if found.package != said.path:
         raise PinError(
             f"{base.name}: {target.base.interpreter} imports {target.engine} from /{found.root} (by {found.via}), "
