@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oci.quirky import serve
-from toys import TOY_PATCH, Toy
+from toys import OLD, TOY_PATCH, WITH_OLD, Toy
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.errors import ProofError, TreeError
@@ -224,6 +224,17 @@ def test_inputs_hold_what_edits_name(toy: Toy) -> None:
     toy.write("patches/toy/rows/extra/a.py", "A = 2\n")
     after = catalog_inputs(toy.catalog, target)
     assert [path for path in before if before[path] != after[path]] == ["patches/toy/rows/extra/a.py"]
+
+
+def test_inputs_hold_earlier_revisions(toy: Toy) -> None:
+    """They decide whether a tree is outdated."""
+    toy.write("deploy/docker/locks/t.json", "{}")
+    toy.patch("rows", WITH_OLD)
+    edit = '[[edit]]\nid = "new"\nkind = "file"\npath = "toy/old.py"\nsource = "revisions/old.py"\n'
+    toy.write("patches/toy/rows/old.toml", f"{edit}{OLD}")
+    toy.write("patches/toy/rows/revisions/old.py", "A = 1\n")
+    found = catalog_inputs(toy.catalog, toy.catalog.target("t"))
+    assert {"patches/toy/rows/old.toml", "patches/toy/rows/revisions/old.py"} <= set(found)
 
 
 def test_inputs_without_a_lock(toy: Toy) -> None:

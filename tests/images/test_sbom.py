@@ -338,8 +338,7 @@ def test_diffs_of_patches_that_build_on_each_other(toy: Toy) -> None:
     assert (
         "-        count = min(rows, padded)" in diffs["toy/second"] and "+        _toy_clip" not in diffs["toy/second"]
     )
-    for diff in diffs.values():
-        git_apply(toy.tree, diff)
+    git_apply(toy.tree, "".join(diffs.values()))
     for change in planned.patched:
         assert (toy.tree / change.path).read_bytes() == change.new, change.path
 
