@@ -179,10 +179,11 @@ def _graft(
     began: float,
     screen: Screen,
 ) -> dict[str, Any]:
-    from graftwork.cli.shipping import ship
+    from graftwork.cli.shipping import destinations, ship
     from graftwork.images.build import build, platforms_of
 
     target = request.target
+    destinations(source, target, wish, request.dist)
     before = _digest(request.dist / target.name / "oci", target.name)
     platforms, left = platforms_of(source, target, wish.platforms)
     screen.step("base", f"{source.name}: {', '.join(map(str, platforms))}")

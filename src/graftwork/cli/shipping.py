@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ def ship(
 ) -> dict[str, Any]:
     """Send the image to every destination; ``dist/TARGET/image`` if none is named. Returns what was written where."""
     where: list[dict[str, Any]] = []
-    for text in wish.to or [f"oci:{dist / target.name / 'image'}:{target.name}"]:
+    for text in destinations(source, target, wish, dist):
         kind, _, rest = text.partition(":")
         if kind == "oci" and rest:
             where.append(_to_layout(bundled, source, rest, target.name, wish.full, screen))
@@ -32,6 +33,19 @@ def ship(
         else:
             where.append(_to_registry(bundled, source, text, wish, traffic, screen))
     return {"written": where, "base_bytes_copied": sum(item["base_bytes"] for item in where)}
+
+
+def destinations(source: Source, target: Target, wish: Wish, dist: Path) -> Sequence[str]:
+    """Where the image goes; UsageError, before anything is built, for what the source cannot give."""
+    if source.layers:
+        return wish.to or [f"oci:{dist / target.name / 'image'}:{target.name}"]
+    for text in wish.to:
+        if not text.startswith("docker:"):
+            raise UsageError(
+                f"--to {text}: {source.name} is in an engine, which gives no layers, so the image stays in the engine",
+                hint="say --to docker:NAME, or name the base by its registry, oci: or docker-archive:",
+            )
+    return wish.to or [f"docker:{target.name}"]
 
 
 def _one(bundled: Bundle, kind: str) -> Any:

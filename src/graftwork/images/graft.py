@@ -27,11 +27,12 @@ MOST_LAYERS = 125
 
 @dataclass(frozen=True)
 class Base:
-    """One image of one platform, as served. *name* is what a person calls it; *digest* its manifest's."""
+    """One image of one platform, as served. *name* is what a person calls it, *label* what images made of it say."""
 
     name: str
     manifest: Document
     config: Document
+    label: str = ""
 
     @property
     def platform(self) -> Platform:
@@ -73,7 +74,7 @@ def graft(base: Base, addition: Addition) -> Grafted:
         raise UsageError(
             f"{base.name} has {len(layers)} layers; engines mount at most 127", hint="squash layers of the base first"
         )
-    name, digest = origin or (base.name, base.manifest.digest)
+    name, digest = origin or (base.label or base.name, base.manifest.digest)
     payload = Descriptor(stripped.family.layer_gzip, addition.digest, addition.size)
     _configure(config, addition, name, digest)
     new_config = Document(canonical_json(config), config, base.config.media_type)

@@ -25,7 +25,10 @@ _NO_PLATFORM = "unknown"
 
 @dataclass(frozen=True)
 class Source:
-    """An image or index that can be read. *registry* and *repository* are set where it is in a registry."""
+    """An image or index that can be read. *registry* and *repository* are set where it is in a registry.
+
+    *label* is its name in images made of it, without this machine's folders. *layers*: whether these can be read.
+    """
 
     name: str
     top: Document
@@ -33,6 +36,8 @@ class Source:
     manifest: Callable[[Descriptor], Document]
     registry: Registry | None = None
     repository: str = ""
+    label: str = ""
+    layers: bool = True
 
     def platforms(self) -> dict[str, Descriptor]:
         """``os/architecture[/variant]`` -> manifest, of an index; attestations are left out."""
@@ -54,7 +59,8 @@ class Source:
         config = manifest.config
         with self.blobs.open(config.digest, config.size) as stream:
             raw = check_bytes(stream.read(), config, f"the configuration of {self.name}")
-        found = Base(self.name, manifest, read_config(raw, config.media_type, f"the configuration of {self.name}"))
+        document = read_config(raw, config.media_type, f"the configuration of {self.name}")
+        found = Base(self.name, manifest, document, self.label or self.name)
         if (found.platform.os, found.platform.architecture) != (platform.os, platform.architecture):
             raise UsageError(f"{self.name} is for {found.platform}, asked for {platform}")
         return found
@@ -73,7 +79,8 @@ def open_source(text: str, traffic: Traffic, *, insecure: bool = False, impatien
         from graftwork.images.docker_archive import open_archive
 
         with open_archive(Path(rest)) as archive:
-            yield Source(text, archive.manifest, archive, lambda _: archive.manifest)
+            label = f"docker-archive:{Path(rest).name}"
+            yield Source(text, archive.manifest, archive, lambda _: archive.manifest, label=label)
     else:
         from graftwork.oci.reference import ImageRef
         from graftwork.oci.registry import Registry
@@ -125,4 +132,5 @@ def _layout(text: str) -> Source:
             raw = check_bytes(stream.read(), descriptor, f"{descriptor.digest} of {folder}")
         return read_manifest(raw, descriptor.media_type, f"{descriptor.digest} of {folder}")
 
-    return Source(f"oci:{text}", manifest(found[0]), blobs, manifest)
+    label = f"oci:{found[0].annotations.get(REF_NAME, '')}"
+    return Source(f"oci:{text}", manifest(found[0]), blobs, manifest, label=label)
