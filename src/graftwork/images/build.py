@@ -16,7 +16,7 @@ from graftwork.catalog.targets import Lock, Target
 from graftwork.errors import UsageError
 from graftwork.images import base_facts
 from graftwork.images.base_facts import Facts
-from graftwork.images.from_plan import payload_spec
+from graftwork.images.from_plan import payload_spec, source_date_epoch
 from graftwork.images.graft import Addition, graft
 from graftwork.images.payload import Payload, build_payload
 from graftwork.images.prove import prove_layer
@@ -135,8 +135,7 @@ def addition_of(payload: Payload, created: str | None) -> Addition:
     )
 
 
-def created_time(epoch: str | None) -> str | None:
+def created_time() -> str | None:
     """SOURCE_DATE_EPOCH as an image's time; None (the base's time stays) if it is not set."""
-    if not epoch:
-        return None
-    return datetime.fromtimestamp(int(epoch), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    epoch = source_date_epoch()
+    return None if epoch is None else datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

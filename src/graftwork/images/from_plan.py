@@ -105,14 +105,19 @@ def _holds(args: list[str], wanted: list[str]) -> bool:
     return any(args[i : i + len(wanted)] == wanted for i in range(len(args)))
 
 
-def _epoch(lock: Lock | None) -> int:
-    """SOURCE_DATE_EPOCH (reproducible-builds.org), else the lock's."""
+def source_date_epoch() -> int | None:
+    """SOURCE_DATE_EPOCH (reproducible-builds.org) in seconds, None if it is not set."""
     text = os.environ.get("SOURCE_DATE_EPOCH")
     if not text:
-        return lock.epoch if lock else 0
+        return None
     if not text.isdecimal():
         raise UsageError(f"SOURCE_DATE_EPOCH is not a number of seconds: {text!r}")
     return int(text)
+
+
+def _epoch(lock: Lock | None) -> int:
+    found = source_date_epoch()
+    return found if found is not None else lock.epoch if lock else 0
 
 
 def _sha(data: bytes | None) -> str | None:

@@ -5,7 +5,6 @@ Source: CycloneDX 1.6 JSON schema (ECMA-424), ``patch.type``, ``issue``, ``compo
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import uuid
@@ -19,6 +18,7 @@ from graftwork.images.record import Base, Patch, Record, render_record
 from graftwork.oci.canonical import readable_json
 from graftwork.oci.model import Descriptor
 from graftwork.patching.plan import Plan
+from graftwork.patching.report import file_diff
 
 if TYPE_CHECKING:
     from cyclonedx.model.bom import Bom
@@ -75,7 +75,7 @@ def patch_diffs(plan: Plan) -> dict[str, str]:
         for path, new in sorted(item.after.changed.items()):
             old = now[path] if path in now else item.after.original(path)
             if old != new:
-                parts.append(_diff(path, old, new))
+                parts.append(file_diff(path, old, new))
         found[item.patch.id] = "".join(parts)
         now |= item.after.changed
     return found
@@ -274,22 +274,3 @@ def _properties(pairs: Iterable[tuple[str, str]]) -> list[Any]:
 
 def _seen(link: Upstream) -> str:
     return f"{link.relation} {link.kind} {link.ref} {link.state} as of {link.as_of}"
-
-
-def _diff(path: str, old: bytes | None, new: bytes | None) -> str:
-    """One file as a unified diff in git's form, which also holds empty files and last lines without an end."""
-    head = f"diff --git a/{path} b/{path}\n"
-    if old is None or new is None:
-        head += f"{'new' if old is None else 'deleted'} file mode 100644\n"
-    names = ("/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}")
-    try:
-        rows = list(difflib.unified_diff(_lines(old), _lines(new), *names))
-    except UnicodeDecodeError:
-        rows = [f"Binary files {names[0]} and {names[1]} differ\n"]
-    return head + "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
-
-
-def _lines(data: bytes | None) -> list[str]:
-    """Lines end with a newline only, as git counts them: a form feed within a line is no end of it."""
-    parts = (data or b"").decode("utf-8").split("\n")
-    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -80,7 +80,7 @@ def write_layout(folder: Path, name: str, manifest: Manifest, config: bytes, lay
     instant leaves the old image or the new one. Files that no layout has are left alone. TreeError if it cannot write.
     """
     data = encode(manifest)
-    blobs = {sha256_digest(blob): blob for blob in (data, config, *layers)}
+    blobs: dict[str, bytes] = {sha256_digest(blob): blob for blob in (data, config, *layers)}
     needed = {manifest.config.digest, *(layer.digest for layer in manifest.layers)}
     if missing := needed - set(blobs):
         raise PinError(f"the manifest names blobs that were not given: {', '.join(sorted(missing))}")

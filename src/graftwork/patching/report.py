@@ -51,15 +51,27 @@ def show(plan: Plan, screen: Screen) -> None:
 
 
 def diff(plan: Plan) -> str:
-    """The plan as a unified diff, with ``a/`` and ``b/`` in front of the tree's paths."""
-    parts: list[str] = []
-    for change in plan.changes:
-        old, new = (
-            data.decode("utf-8").splitlines(True) if data is not None else [] for data in (change.old, change.new)
-        )
-        names = (f"a/{change.path}" if change.old is not None else "/dev/null", f"b/{change.path}")
-        parts += difflib.unified_diff(old, new, *names)
-    return "".join(parts)
+    """The plan as a unified diff in git's form."""
+    return "".join(file_diff(change.path, change.old, change.new) for change in plan.changes)
+
+
+def file_diff(path: str, old: bytes | None, new: bytes | None) -> str:
+    """One file as a unified diff in git's form, which also holds empty files and last lines without an end."""
+    head = f"diff --git a/{path} b/{path}\n"
+    if old is None or new is None:
+        head += f"{'new' if old is None else 'deleted'} file mode 100644\n"
+    names = ("/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}")
+    try:
+        rows = list(difflib.unified_diff(_lines(old), _lines(new), *names))
+    except UnicodeDecodeError:
+        rows = [f"Binary files {names[0]} and {names[1]} differ\n"]
+    return head + "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
+
+
+def _lines(data: bytes | None) -> list[str]:
+    """Lines end with a newline only, as git counts them: a form feed within a line is no end of it."""
+    parts = (data or b"").decode("utf-8").split("\n")
+    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
 def _patch(item: Assessment) -> dict[str, Any]:

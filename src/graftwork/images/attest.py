@@ -1,0 +1,118 @@
+"""SBOM, provenance and signature of a finished image: made, written beside it, attached to it in its registry."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graftwork.errors import ProofError
+from graftwork.images import provenance, sbom
+from graftwork.images.record import Base, Record
+from graftwork.names import RelPath
+from graftwork.oci.families import Document, read_manifest
+from graftwork.oci.layout import replace_file
+from graftwork.oci.model import Descriptor, sha256_digest
+from graftwork.patching.plan import Plan
+
+if TYPE_CHECKING:
+    from graftwork.images.signature import PrivateKey, PublicKey
+    from graftwork.oci.registry import Registry
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What is said about one manifest: ``envelope`` is the signed provenance, None without a key."""
+
+    subject: Descriptor
+    sbom: bytes
+    provenance: bytes
+    envelope: bytes | None
+    epoch: int
+
+
+def documents(
+    record: Record,
+    plan: Plan,
+    inputs: Mapping[RelPath, str],
+    subject: Descriptor,
+    layer: str,
+    *,
+    base: Base | None,
+    name: str = "",
+    key: PrivateKey | None = None,
+) -> Documents:
+    """Make them for the manifest *subject* of one platform; the same build gives the same bytes."""
+    specs = [item.patch.spec for item in plan.patches]
+    bill = sbom.sbom(record, subject, specs, sbom.patch_diffs(plan), base=base, name=name)
+    said = provenance.statement(record, subject, layer, inputs, name=name, base=base)
+    envelope = None
+    if key is not None:
+        from graftwork.images.signature import sign_statement
+
+        envelope = sign_statement(key, said)
+    return Documents(subject, bill, said, envelope, record.epoch)
+
+
+def write(found: Documents, folder: Path, prefix: str = "") -> list[Path]:
+    """``sbom.cdx.json``, ``provenance.json`` and, if signed, ``provenance.dsse.json`` in *folder*."""
+    files = {f"{prefix}sbom.cdx.json": found.sbom, f"{prefix}provenance.json": found.provenance}
+    if found.envelope is not None:
+        files[f"{prefix}provenance.dsse.json"] = found.envelope
+    for name, data in files.items():
+        replace_file(folder / name, data)
+    return [folder / name for name in files]
+
+
+def attach(found: Documents, registry: Registry, repository: str) -> int:
+    """Attach them as referrers of their subject, which must be there; returns how many."""
+    from graftwork.images.signature import ENVELOPE
+    from graftwork.oci import referrers
+
+    rows = [(sbom.MEDIA_TYPE, found.sbom)]
+    rows += [(ENVELOPE, found.envelope)] if found.envelope is not None else [(provenance.IN_TOTO, found.provenance)]
+    for kind, data in rows:
+        manifest, blobs = provenance.artifact(found.subject, kind, data, kind, {}, found.epoch)
+        for blob in blobs:
+            _push(registry, repository, blob)
+        referrers.attach(registry, repository, read_manifest(manifest, "", f"the {kind} of {found.subject.digest}"))
+    return len(rows)
+
+
+def sign(digest: str, registry: Registry, repository: str, key: PrivateKey) -> str:
+    """Store cosign's signature of the manifest *digest* under its tag, which is returned; other signatures stay."""
+    from graftwork.images.signature import sign_image
+    from graftwork.oci.errors import NotFoundError
+
+    tag = f"{digest.replace(':', '-')}.sig"
+    try:
+        existing: bytes | None = registry.manifest(repository, tag).raw
+    except NotFoundError:
+        existing = None
+    made = sign_image(key, digest, f"{registry.host}/{repository}", existing)
+    for blob in made.blobs:
+        _push(registry, repository, blob)
+    registry.put_manifest(repository, read_manifest(made.manifest, "", f"the signature of {digest}"), made.tag)
+    return made.tag
+
+
+def verify(digest: str, registry: Registry, repository: str, key: PublicKey) -> None:
+    """ProofError unless a signature of *digest* by *key* is in the registry."""
+    from graftwork.images.signature import verify_image
+    from graftwork.oci.errors import NotFoundError
+
+    tag = f"{digest.replace(':', '-')}.sig"
+    try:
+        manifest: Document = registry.manifest(repository, tag)
+    except NotFoundError:
+        raise ProofError(
+            f"{registry.host}/{repository}@{digest} has no signature ({tag})", hint="push it with --key"
+        ) from None
+    blobs = {layer.digest: registry.read_blob(repository, layer) for layer in manifest.layers}
+    verify_image(key, digest, manifest.raw, blobs)
+
+
+def _push(registry: Registry, repository: str, blob: bytes) -> None:
+    registry.push_blob(repository, sha256_digest(blob), len(blob), lambda start: io.BytesIO(blob[start:]))
