@@ -148,6 +148,14 @@ def listens(pid: int, port: int) -> bool:
         return False
 
 
+def runs(pid: int) -> bool:
+    """Whether the process lives; one that ended and was not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
 def engine(
     folder: Path, *, registries: Sequence[str] = (), drivers: Sequence[str] = ("overlay2", "vfs")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 from counting import counting
-from services import Engine, Registry, Unavailable, engine, listens, program, registry
+from services import Engine, Registry, Unavailable, engine, listens, program, registry, runs
 
 pytestmark = pytest.mark.registry
 
@@ -39,14 +39,6 @@ def docker(tmp_path: Path, local: Registry) -> Iterator[Engine]:
 
 def mounts_below(folder: Path) -> list[str]:
     return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
-
-
-def runs(pid: int) -> bool:
-    """Whether the process lives; one that ended and was not yet waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_the_registry_is_the_process_that_was_started(local: Registry) -> None:
@@ -106,6 +98,7 @@ def rootfs(tmp_path: Path) -> Path:
     return packed
 
 
+@pytest.mark.engine
 def test_the_engine_imports_runs_builds_pushes_and_pulls(docker: Engine, local: Registry, tmp_path: Path) -> None:
     with rootfs(tmp_path).open("rb") as packed:
         docker.docker("import", "-", f"{local.host}/standin/box:1", stdin=packed)
@@ -122,6 +115,7 @@ def test_the_engine_imports_runs_builds_pushes_and_pulls(docker: Engine, local: 
     assert docker.docker("run", "--rm", "--network=none", f"{local.host}/standin/box:2", *command).stdout == "/made\n"
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("how", ["ended", "killed"])
 def test_an_engine_leaves_nothing_mounted_or_running(tmp_path: Path, how: str) -> None:
     folder = tmp_path / "engine"
@@ -138,6 +132,7 @@ def test_an_engine_leaves_nothing_mounted_or_running(tmp_path: Path, how: str) -
     shutil.rmtree(folder)
 
 
+@pytest.mark.engine
 def test_an_engine_in_a_folder_with_a_long_name(tmp_path: Path) -> None:
     """A socket's path has at most 107 bytes; the folder of a test may have more."""
     try:
@@ -150,6 +145,7 @@ def test_an_engine_in_a_folder_with_a_long_name(tmp_path: Path) -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.engine
 def test_an_engine_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     try:
         program("dockerd", "docker.io")
