@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graftwork.cli.building import Wish
     from graftwork.images.ship import Bundle
     from graftwork.images.sources import Source
+    from graftwork.oci.reference import ImageRef
     from graftwork.oci.traffic import Traffic
 
 
@@ -37,6 +38,9 @@ def ship(
 
 def destinations(source: Source, target: Target, wish: Wish, dist: Path) -> Sequence[str]:
     """Where the image goes; UsageError, before anything is built, for what the source cannot give."""
+    for text in wish.to:
+        if text.partition(":")[0] not in ("oci", "docker", "docker-archive"):
+            _reference(text)
     if source.layers:
         return wish.to or [f"oci:{dist / target.name / 'image'}:{target.name}"]
     for text in wish.to:
@@ -96,17 +100,23 @@ def _to_engine(bundled: Bundle, name: str, screen: Screen) -> dict[str, Any]:
     return {"to": f"docker:{tagged}", "id": identity, "base_bytes": 0}
 
 
+def _reference(text: str) -> ImageRef:
+    from graftwork.oci.reference import ImageRef
+
+    ref = ImageRef.parse(text)
+    if ref.tag is None or ref.digest is not None:
+        raise UsageError(f"--to {text}: a push needs a tag, not a digest")
+    return ref
+
+
 def _to_registry(
     bundled: Bundle, source: Source, text: str, wish: Wish, traffic: Traffic, screen: Screen
 ) -> dict[str, Any]:
     from graftwork.images.ship import push
-    from graftwork.oci.reference import ImageRef
     from graftwork.oci.registry import Registry
     from graftwork.oci.transport import Transport
 
-    ref = ImageRef.parse(text)
-    if ref.tag is None:
-        raise UsageError(f"--to {text}: a push needs a tag, not a digest")
+    ref = _reference(text)
     if source.registry is not None and source.registry.host == ref.registry:
         done = push(bundled, source, source.registry, ref, copy_limit=wish.max_bytes)
     else:

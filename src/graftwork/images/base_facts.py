@@ -108,6 +108,7 @@ def scan(base: Base, view: MergedView, target: Target, wanted: Sequence[RelPath]
     """Find everything in the layers. PinError when the interpreter imports another copy of the engine."""
     from graftwork.trees.image import build_index
 
+    view.want(*_likely(target, wanted), deep=False)
     root = real_root(base, view, target)
     return build_index(
         view,
@@ -120,6 +121,23 @@ def scan(base: Base, view: MergedView, target: Target, wanted: Sequence[RelPath]
         wanted=wanted,
         deep=False,
     )
+
+
+def _likely(target: Target, wanted: Sequence[RelPath]) -> tuple[list[str], list[str]]:
+    """Paths and folders that a scan will ask for where images are as usual: asked at once, they cost one reading."""
+    root, python = target.base.root.strip("/"), f"python{target.base.python}"
+    home, _, name = target.base.interpreter.strip("/").rpartition("/")
+    prefix = home.rpartition("/")[0]
+    packages = [f"{prefix}/lib/{python}/site-packages", f"{prefix}/lib64/{python}/site-packages"]
+    files = [f"{root}/{path}" for path in wanted]
+    caches = sorted({f"{path.rpartition('/')[0]}/__pycache__" for path in files})
+    paths = [f"{home}/{name}", f"{home}/pyvenv.cfg", f"{prefix}/pyvenv.cfg", f"{root}/{target.engine}/__init__.py"]
+    install = f"{target.engine}-{target.version}"
+    paths += [f"{packages[0]}/__editable__.{install}.pth", f"{packages[0]}/{install}.dist-info/direct_url.json"]
+    for place in ("usr", "usr/local"):
+        paths += [f"{place}/bin/{python}", f"{place}/bin/python3"]
+        paths += [f"{place}/lib/{python}/os.py", f"{place}/lib/{python}/lib-dynload"]
+    return [*files, *paths, *packages], [root, *packages, f"usr/lib/{python}", f"usr/lib/{python}/lib-dynload", *caches]
 
 
 def real_root(base: Base, view: MergedView, target: Target) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from graftwork.errors import GraftworkError, ProofError
 from graftwork.images.graft import INPUT_DIGEST, INPUT_NAME, PAYLOAD, Base, strip
@@ -12,7 +12,6 @@ from graftwork.images.interpreters import foreign_judge
 from graftwork.images.prove import Report
 from graftwork.images.record import CHECK_PATH, FOLDER, Record, parse_record, plain
 from graftwork.images.sources import Source, registry_source
-from graftwork.oci.model import Descriptor
 from graftwork.oci.reference import ImageRef
 from graftwork.oci.tarscan import Kind
 from graftwork.patching import check
@@ -116,19 +115,19 @@ def _image_problems(base: Base, record: Record, original: Base | None) -> Iterat
         return
     if original is None:
         return
-    bare, config, origin = strip(base)
-    have, want = _identities(bare.layers, config), _identities(original.manifest.layers, original.config.data)
+    _, config, _ = strip(base)
+    have, want = _diff_ids(config), _diff_ids(original.config.data)
     if have[: len(want)] != want:
-        wrong = next((i for i, pair in enumerate(want) if i >= len(have) or have[i] != pair), len(want))
-        yield Problem("base", "", f"layer {wrong} is not the base's {want[wrong][0]} ({INPUT_DIGEST} {origin})")
+        wrong = next(i for i, diff_id in enumerate(want) if have[i : i + 1] != [diff_id])
+        found = have[wrong] if wrong < len(have) else "nothing"
+        yield Problem("base", "", f"layer {wrong} holds {found}, that of its base {original.name} {want[wrong]}")
     if len(have) > len(want):
         yield Problem("base", "", f"{len(have) - len(want)} layers were put on it after it was grafted; graft it again")
 
 
-def _identities(layers: Sequence[Descriptor], config: dict[str, object]) -> list[tuple[str, str]]:
-    rootfs = config.get("rootfs")
-    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    return [(layer.digest, diff_id) for layer, diff_id in zip(layers, diff_ids or [], strict=False)]
+def _diff_ids(config: dict[str, Any]) -> list[str]:
+    """What the layers hold, however they are compressed: an archive or an engine stores them in another way."""
+    return list((config.get("rootfs") or {}).get("diff_ids") or [])
 
 
 def _environment(base: Base) -> dict[str, str]:

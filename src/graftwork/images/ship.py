@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graftwork.oci.registry import Registry
 
 _AT_ONCE = 8
+_ANSWERS = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,13 @@ def push(bundled: Bundle, source: Source, registry: Registry, ref: ImageRef, *, 
     layers = {layer.digest: layer for image in bundled.images for layer in image.base_layers}
     missing = _mount_all(list(layers.values()), source, registry, ref, done)
     total = sum(layer.size for layer in missing)
-    if missing and total > (copy_limit or 0):
+    needed = _needed(bundled, source, registry, total)
+    if missing and needed > (copy_limit or 0):
         why = f" ({done.notes[0]})" if done.notes else ""
         raise PolicyError(
             f"{ref.name} lacks {len(missing)} base layers and cannot mount them: "
             f"{total} bytes ({size(total)}) would have to be copied{why}; nothing was pushed",
-            hint=f"allow it with --max-bytes {total}, or copy the base there once: graftwork mirror",
+            hint=f"allow it with --max-bytes {needed}, or copy the base there once: graftwork mirror",
         )
     for layer in missing:
         with _from(source, layer) as open_at:
@@ -103,6 +105,16 @@ def push(bundled: Bundle, source: Source, registry: Registry, ref: ImageRef, *, 
             registry.put_manifest(ref.repository, image.grafted.manifest)
     registry.put_manifest(ref.repository, bundled.top, ref.tag)
     return done
+
+
+def _needed(bundled: Bundle, source: Source, registry: Registry, total: int) -> int:
+    """The budget for copying *total* bytes and pushing: what was spent, in and out, and some for short answers."""
+    spent = registry.transport.traffic
+    own = sum(
+        len(image.blob) + len(image.grafted.config.raw) + len(image.grafted.manifest.raw) for image in bundled.images
+    )
+    ways = 1 if source.registry is None else 2
+    return spent.bytes_in + spent.bytes_out + ways * total + own + len(bundled.top.raw) + _ANSWERS
 
 
 def _mount_all(
