@@ -22,7 +22,8 @@ $(VENV)/.run: pyproject.toml scripts/setup-venv
 	@scripts/setup-venv $(VENV) '.'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run
+TESTED := $(VENV)/.test$(if $(TORCH),,-without-torch)
+$(TESTED): $(VENV)/.run
 	@scripts/setup-venv $(VENV) '.[test,lint]'
 	@if [ -n "$(TORCH)" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
 	  $(BIN)/python -m pip install -q $(TORCH) || echo "torch was not installed: the tests that need it will say so"; fi
@@ -49,7 +50,7 @@ lock: $(VENV)/.run ## Resolve the pins of TARGET again and write its lock
 	@$(BIN)/graftwork lock $(TARGET) $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.test ## Run every test that this machine can, and name what was skipped and why
+test: $(TESTED) ## Run every test that this machine can, and name what was skipped and why
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-pythons
@@ -57,7 +58,7 @@ test-pythons: ## Run the unit tests with every other supported Python on this ma
 	@scripts/test-pythons
 
 .PHONY: lint
-lint: $(VENV)/.test ## Check style, types, and that generated files are up to date
+lint: $(TESTED) ## Check style, types, and that generated files are up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/mypy
@@ -68,15 +69,15 @@ schemas: $(VENV)/.run ## Generate docs/schema/*.json from the code
 	@$(BIN)/python scripts/schemas.py
 
 .PHONY: golden
-golden: $(VENV)/.test ## Write the golden digests again, after a change that was meant
+golden: $(TESTED) ## Write the golden digests again, after a change that was meant
 	@GRAFTWORK_GOLDEN=write $(BIN)/python -m pytest -q tests/images -k golden
 
 .PHONY: bench
-bench: $(VENV)/.test ## Measure planning against git apply and libcst, as ratios
+bench: $(TESTED) ## Measure planning against git apply and libcst, as ratios
 	@$(BIN)/python bench/plan.py $(ARGS)
 
 .PHONY: bench-graft
-bench-graft: $(VENV)/.test ## Measure grafting against skopeo + umoci, buildah and docker build, as ratios (minutes)
+bench-graft: $(TESTED) ## Measure grafting against skopeo + umoci, buildah and docker build, as ratios (minutes)
 	@scripts/install-services
 	@$(BIN)/python bench/graft.py $(ARGS)
 

@@ -97,12 +97,11 @@ def pinned_wheel(target: Target, lock: Lock, screen: Screen) -> Iterator[Tree]:
 
 
 def say_wheel(tree: Tree, screen: Screen) -> None:
-    """What reading the wheel cost."""
-    from graftwork.trees.remote import RemoteWheelTree
-
-    if isinstance(tree, RemoteWheelTree):
-        cost = f"{size(tree.moved_bytes)} moved in {tree.requests} requests, every file checked against RECORD"
-        screen.step("wheel", f"{tree.origin}: {cost if tree.moved_bytes else 'all from the cache'}")
+    """What reading the wheel in parts cost; nothing for other trees."""
+    moved, requests = getattr(tree, "moved_bytes", None), getattr(tree, "requests", 0)
+    if moved is not None:
+        cost = f"{size(moved)} moved in {requests} requests, every file checked against RECORD"
+        screen.step("wheel", f"{tree.origin}: {cost if moved else 'all from the cache'}")
 
 
 def setup(catalog: Path | None, target: str) -> tuple[Catalog, Target]:

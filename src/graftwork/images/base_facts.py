@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def scan(base: Base, view: MergedView, target: Target, wanted: Sequence[RelPath]
     """Find everything in the layers. PinError when the interpreter imports another copy of the engine."""
     from graftwork.trees.image import build_index
 
-    view.want(*_likely(target, wanted), deep=False)
+    view.want(*_foreseen(target, wanted), deep=False)
     root = real_root(base, view, target)
     return build_index(
         view,
@@ -123,21 +124,38 @@ def scan(base: Base, view: MergedView, target: Target, wanted: Sequence[RelPath]
     )
 
 
-def _likely(target: Target, wanted: Sequence[RelPath]) -> tuple[list[str], list[str]]:
-    """Paths and folders that a scan will ask for where images are as usual: asked at once, they cost one reading."""
-    root, python = target.base.root.strip("/"), f"python{target.base.python}"
-    home, _, name = target.base.interpreter.strip("/").rpartition("/")
-    prefix = home.rpartition("/")[0]
-    packages = [f"{prefix}/lib/{python}/site-packages", f"{prefix}/lib64/{python}/site-packages"]
-    files = [f"{root}/{path}" for path in wanted]
-    caches = sorted({f"{path.rpartition('/')[0]}/__pycache__" for path in files})
-    paths = [f"{home}/{name}", f"{home}/pyvenv.cfg", f"{prefix}/pyvenv.cfg", f"{root}/{target.engine}/__init__.py"]
-    install = f"{target.engine}-{target.version}"
-    paths += [f"{packages[0]}/__editable__.{install}.pth", f"{packages[0]}/{install}.dist-info/direct_url.json"]
-    for place in ("usr", "usr/local"):
-        paths += [f"{place}/bin/{python}", f"{place}/bin/python3"]
-        paths += [f"{place}/lib/{python}/os.py", f"{place}/lib/{python}/lib-dynload"]
-    return [*files, *paths, *packages], [root, *packages, f"usr/lib/{python}", f"usr/lib/{python}/lib-dynload", *caches]
+def _foreseen(target: Target, wanted: Sequence[RelPath]) -> tuple[list[str], list[str]]:
+    """Everything that finding the engine is likely to ask, so that one reading of each layer answers all of it.
+
+    A guess that is wrong costs nothing; one that is missing costs a second reading of the layer that has the answer.
+    """
+    minor, package = target.base.python, target.engine
+    bin_folder = target.base.interpreter.strip("/").rpartition("/")[0]
+    venv, root = bin_folder.rpartition("/")[0], target.base.root.strip("/")
+    homes = [venv, "usr", "usr/local", "opt/conda", "opt/python"]
+    sites = [f"{home}/{lib}/python{minor}/site-packages" for home in homes for lib in ("lib", "lib64")]
+    sites += [f"usr/local/lib/python{minor}/dist-packages", f"usr/lib/python{minor}/dist-packages"]
+    sites += ["usr/lib/python3/dist-packages"]
+    version = target.version.replace("-", "_")
+    finder = f"__editable___{package}_{re.sub(r'[^0-9A-Za-z]', '_', version)}_finder.py"
+    names = [
+        f"{package}/__init__.py",
+        f"__editable__.{package}-{version}.pth",
+        finder,
+        f"{package}.pth",
+        "easy-install.pth",
+        "distutils-precedence.pth",
+        "_virtualenv.pth",
+        f"{package}-{version}.dist-info/direct_url.json",
+    ]
+    paths = [target.base.interpreter.strip("/"), f"{bin_folder}/pyvenv.cfg", f"{venv}/pyvenv.cfg"]
+    paths += [f"{home}/bin/{name}" for home in homes for name in ("python", "python3", f"python{minor}")]
+    paths += [f"{home}/lib/python{minor}/{name}" for home in homes for name in ("os.py", "lib-dynload")]
+    paths += [f"{site}/{name}" for site in sites for name in names]
+    paths += [f"{root}/{path}" for path in (f"{package}/__init__.py", *wanted)]
+    libraries = [f"{home}/lib/python{minor}{name}" for home in homes for name in ("", "/lib-dynload")]
+    caches = sorted({f"{path.rpartition('/')[0]}/__pycache__" for path in paths if path.startswith(f"{root}/")})
+    return [*paths, *sites], [root, *sites, *libraries, *caches]
 
 
 def real_root(base: Base, view: MergedView, target: Target) -> str:
