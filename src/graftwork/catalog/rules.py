@@ -71,7 +71,11 @@ def check_patch(spec: PatchFile, file: Path, folder: Path, earlier: Mapping[str,
         if not when.defines and not when.contains:
             raise fail(file, ("obsolete_when", position), "needs 'defines' or 'contains'")
         if when.contains:
-            _check_pattern(when.contains, file, ("obsolete_when", position, "contains"))
+            _, shape = _snippet(when.contains, file, ("obsolete_when", position, "contains"))
+            if len(shape) != 1:
+                raise fail(
+                    file, ("obsolete_when", position, "contains"), "contains must be one statement or expression"
+                )
     _check_discriminating(spec, file, earlier)
 
 
@@ -117,19 +121,43 @@ def _check_codemod(hunk: CodemodHunk, file: Path, at: KeyPath) -> None:
     if len(actions) != 1:
         text = f"has {' and '.join(actions) or 'no action'}: exactly one of becomes, before, after, absent"
         raise fail(file, at, text)
-    known = _check_pattern(hunk.match, file, (*at, "match"))
-    for name in ("becomes", "before", "after"):
-        used = _check_pattern(getattr(hunk, name), file, (*at, name))
+    known, shape = _snippet(hunk.match, file, (*at, "match"))
+    if len(shape) != 1:
+        raise fail(file, (*at, "match"), f"match is {len(shape)} statements, it must be one")
+    if hunk.becomes:
+        used, becomes = _snippet(hunk.becomes, file, (*at, "becomes"))
         if used - known:
-            raise fail(file, (*at, name), f"uses ${', $'.join(sorted(used - known))}, which match does not bind")
+            raise fail(file, (*at, "becomes"), f"uses ${', $'.join(sorted(used - known))}, which match does not bind")
+        if becomes != shape:
+            text = f"match is {_words(shape)}, becomes is {_words(becomes)}: a hunk changes one into its like"
+            raise fail(file, (*at, "becomes"), text)
+    for name in ("before", "after"):
+        used, inserted = _snippet(getattr(hunk, name), file, (*at, name))
+        if used:
+            raise fail(
+                file, (*at, name), f"uses ${', $'.join(sorted(used))}: inserted statements are taken as they are"
+            )
+        if inserted and shape == ["an expression"]:
+            raise fail(file, (*at, "match"), "match is an expression: statements stand before or after a statement")
 
 
-def _check_pattern(text: str, file: Path, at: KeyPath) -> set[str]:
+def _snippet(text: str, file: Path, at: KeyPath) -> tuple[set[str], list[str]]:
+    """The metavariables of a Python snippet, and what each of its statements is."""
     try:
-        ast.parse(METAVARIABLE.sub(r"__meta_\1", text).strip("\n"))
+        tree = ast.parse(METAVARIABLE.sub(r"__meta_\1", text).strip("\n"))
     except (SyntaxError, ValueError) as error:
         raise fail(file, at, f"not a Python snippet: {error}") from None
-    return set(METAVARIABLE.findall(text))
+    return set(METAVARIABLE.findall(text)), [_kind(node) for node in tree.body]
+
+
+def _kind(node: ast.stmt) -> str:
+    if isinstance(node, ast.Expr):
+        return "an expression"
+    return "a compound statement" if hasattr(node, "body") or hasattr(node, "cases") else "a simple statement"
+
+
+def _words(shape: list[str]) -> str:
+    return shape[0] if len(shape) == 1 else f"{len(shape)} statements"
 
 
 def check_markers(markers: Sequence[Marker], edits: Sequence[Edit], file: Path, folder: Path) -> None:
