@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def _request(catalog: Catalog, target: Target, wheel: Any, dist: Path) -> Reques
         dist=dist,
         kept=[catalog.base_index_file(target.name)],
         cache=cache_folder(),
-        created=created_time(os.environ.get("SOURCE_DATE_EPOCH")),
+        created=created_time(),
     )
 
 
@@ -89,32 +88,30 @@ def _open_base(
         client = stack.enter_context(connected())
         name = text.removeprefix("docker:")
         return engine_source(client, name), stack.enter_context(EngineView(client, name))  # type: ignore[return-value]
+    needed = named or wish.require_base
     try:
         source = stack.enter_context(open_source(text, traffic, insecure=wish.insecure, impatient=not named))
-    except GraftworkError as error:
-        if named or wish.require_base:
-            raise UnreachableError(error.message, hint=error.hint) if not named else error from None
+        unknown = 0 if needed else _unknown(request, source, target)
+    except UnreachableError as error:
+        if needed:
+            raise
         return f"{target.base.image} is not reachable: {error.message}"
-    if not named and not wish.require_base and not _is_known(request, source, target):
-        reading = sum(layer.size for layer in source.base(_own(target)).manifest.layers)
-        once = f"reads up to {size(reading)} once"
+    if unknown:
+        once = f"reads up to {size(unknown)} once"
         return f"{target.base.image} was never indexed; graftwork lock {target.name} does it and {once}"
     return source, None
 
 
-def _own(target: Target) -> Any:
+def _unknown(request: Request, source: Source, target: Target) -> int:
+    """How many bytes of layers a scan of the base may read; 0 if its files are known."""
+    from graftwork.images import base_facts
     from graftwork.oci.model import Platform
 
-    return Platform.parse(f"linux/{target.base.arch}")
-
-
-def _is_known(request: Request, source: Source, target: Target) -> bool:
-    from graftwork.images import base_facts
-
-    base = base_facts.bare(source.base(_own(target)))
+    base = base_facts.bare(source.base(Platform.parse(f"linux/{target.base.arch}")))
     wanted = base_facts.wanted_files(request.patches, request.engine)
     kept = [*request.kept, base_facts.cache_place(request.cache, base, target, wanted)]
-    return base_facts.is_kept(base, target, wanted, kept)
+    known = base_facts.is_kept(base, target, wanted, kept)
+    return 0 if known else sum(layer.size for layer in base.manifest.layers)
 
 
 def _payload_only(request: Request, before: str | None, why: str, began: float, screen: Screen) -> dict[str, Any]:
