@@ -160,8 +160,13 @@ def _undo(config: dict[str, Any], text: str, name: str) -> None:
     run = config["config"]
     lines = []
     for line in run.get("Env") or []:
-        ours, old = env.get(line.partition("=")[0], (None, None))
-        lines += [line] if line != ours else [old] if old is not None else []
+        key = line.partition("=")[0]
+        ours, old = env.get(key, (None, None))
+        if line == ours:
+            del env[key]  # a name may be there twice: only one line is ours
+            lines += [old] if old is not None else []
+        else:
+            lines.append(line)
     run["Env"] = lines
     kept = {k: v for k, v in run["Labels"].items() if k not in (PAYLOAD, UNDO, INPUT_NAME, INPUT_DIGEST)}
     for key, (ours, old) in labels.items():

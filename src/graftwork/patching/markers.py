@@ -23,9 +23,15 @@ def in_force(markers: Sequence[Marker], version: Version) -> list[Marker]:
 def present(marker: Marker, over: Overlay) -> bool:
     """Whether the marker's function, compiled from the overlay's source, has it. A missing file has none."""
     text = over.text_of(marker.file)
-    if text is None:
+    if text is None or _cannot_be(marker, text):
         return False
     return has_marker(compiled(text, marker.file), marker.function, marker.kind, marker.value)
+
+
+def _cannot_be(marker: Marker, text: str) -> bool:
+    """A plain ASCII identifier is in compiled code only if it is in the text; this saves compiling a pristine file."""
+    plain = marker.value.isidentifier() and marker.value.isascii() and "__" not in marker.value
+    return plain and text.isascii() and marker.kind != "constant" and marker.value not in text
 
 
 @lru_cache(maxsize=16)

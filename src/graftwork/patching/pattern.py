@@ -35,6 +35,16 @@ def syntax_fields(kind: type[Any]) -> tuple[str, ...]:
     return _FIELDS[kind]
 
 
+_NODES: dict[type[Any], bool] = {}
+
+
+def _is_node(kind: type[Any]) -> bool:
+    """Whether *kind* is a type of node; asking an abstract class each time is slow."""
+    if kind not in _NODES:
+        _NODES[kind] = issubclass(kind, cst.CSTNode)
+    return _NODES[kind]
+
+
 def metavariables(text: str) -> str:
     """*text* with ``$x`` spelt as a Python name."""
     return re.sub(r"\$([A-Za-z_]\w*)", rf"{_META}\1", text)
@@ -126,10 +136,9 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The syntax nodes right below *node*, in source order."""
     for name in syntax_fields(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from (child for child in value if isinstance(child, cst.CSTNode))
+        for child in value if type(value) in (list, tuple) else (value,):
+            if _is_node(type(child)):
+                yield child
 
 
 def reads_back(written: Any, parsed: Any, kept: Container[int]) -> bool:

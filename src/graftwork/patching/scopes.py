@@ -26,19 +26,23 @@ class Match:
 
 @dataclass(frozen=True)
 class Scope:
-    """The parsed lines of *region* below a made-up *header* (``if True:`` for each enclosing block)."""
+    """The parsed lines of *region* below a made-up *header* (``if True:`` for each enclosing block).
+
+    ``code`` is what ``module`` was parsed from: rendering a module costs as much as parsing it.
+    """
 
     path: str
     before: str
     after: str
     header: str
+    code: str
     module: cst.Module
     region: regions.Region
 
     @property
     def text(self) -> str:
         """The whole file."""
-        return self.before + self.module.code[len(self.header) :] + self.after
+        return self.before + self.code[len(self.header) :] + self.after
 
     @cached_property
     def _parents(self) -> dict[int, cst.CSTNode]:
@@ -92,9 +96,9 @@ class Scope:
             raise TreeError(
                 f"{self.path}: a replacement changes the meaning of the code around it", hint="put it in parentheses"
             )
-        grown = code.count("\n") - self.module.code.count("\n")
+        grown = code.count("\n") - self.code.count("\n")
         region = regions.Region(self.region.first, self.region.last + grown, self.region.parents)
-        return Scope(self.path, self.before, self.after, self.header, again, region)
+        return Scope(self.path, self.before, self.after, self.header, code, again, region)
 
     def line_of(self, node: cst.CSTNode) -> int:
         """The line of *node* in the file. Positions cost a rendering of the scope: for messages only."""
@@ -135,9 +139,9 @@ def _parse(text: str, region: regions.Region, path: str) -> Scope:
     lines = regions.lines_of(text)
     newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     header = "".join(f"{indent}if True:{newline}" for indent in region.parents)
-    module = _module(header + "".join(lines[region.first - 1 : region.last]), path, region)
+    code = header + "".join(lines[region.first - 1 : region.last])
     before, after = "".join(lines[: region.first - 1]), "".join(lines[region.last :])
-    return Scope(path, before, after, header, module, region)
+    return Scope(path, before, after, header, code, _module(code, path, region), region)
 
 
 def _module(code: str, path: str, region: regions.Region) -> cst.Module:
