@@ -145,7 +145,7 @@ def test_an_image_built_from_a_grafted_one(workshop: Workshop, store: Store, bas
     first = push(workshop, store, base)
     on_top(store, "team/toy", "1", "from", [Entry("opt/extra.txt", b"more")])
     said = workshop.refused(4, "verify", "--image", f"{store.host}/team/toy:from")
-    assert "1 layers were put on it after it was grafted; graft it again" in said
+    assert "a layer was put on it after it was grafted; graft it again" in said
     again = workshop.ok("push", "--base", f"{store.host}/team/toy:from", "--to", f"{store.host}/team/toy:over")
     _, layers = store.manifest("team/toy", "over")
     assert layers["layers"][-1]["digest"] == first["layer"] and len(layers["layers"]) == 5
@@ -220,8 +220,9 @@ def test_a_base_whose_file_is_not_the_wheels_gives_its_own_bytes(workshop: Works
 
 def test_a_drifted_base_is_refused_and_nothing_is_pushed(workshop: Workshop, store: Store, registry: Quirky) -> None:
     put_image(store, "base/drift", "1", base_layers(OLD.replace(b"count = rows", b"count = rows + 0")))
-    said = workshop.refused(3, "push", "--base", f"{store.host}/base/drift:1", "--to", f"{store.host}/team/x:1")
-    assert "toy/rows" in said and not registry.tags.get("team/x")
+    done = workshop.run("push", "--base", f"{store.host}/base/drift:1", "--to", f"{store.host}/team/x:1")
+    assert done.code == 3 and "toy/rows" in done.err and "count = rows + 0" in done.out  # the nearest candidate
+    assert not registry.tags.get("team/x")
     assert not registry.blobs.get("team/x")
 
 

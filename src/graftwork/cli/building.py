@@ -178,6 +178,7 @@ def _graft(
 ) -> dict[str, Any]:
     from graftwork.cli.shipping import destinations, ship
     from graftwork.images.build import build, platforms_of
+    from graftwork.patching import report
 
     target = request.target
     destinations(source, target, wish, request.dist)
@@ -192,7 +193,7 @@ def _graft(
         done.append(part)
         _say_part(part, before, screen)
 
-    bundled = build(request, source, platforms, say, view)
+    bundled = build(request, source, platforms, lambda plan: report.show(plan, screen), say, view)
     options.say_wheel(request.wheel, screen)
     shipped = ship(bundled, source, target, wish, traffic, request.dist, screen)
     screen.step(
@@ -210,9 +211,6 @@ def _graft(
 
 
 def _say_part(part: Part, before: str | None, screen: Screen) -> None:
-    from graftwork.patching import report
-
-    report.show(part.plan, screen)
     _say_payload(part.payload, before, screen)
     facts = part.facts
     scanned = f"{size(facts.moved)} of layers were read" if facts.how == "scanned" else f"facts from the {facts.how}"

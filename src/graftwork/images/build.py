@@ -84,20 +84,23 @@ def build(
     request: Request,
     source: Source,
     platforms: Sequence[Platform],
+    show: Callable[[Plan], None],
     report: Callable[[Part], None],
     view: MergedView | None = None,
 ) -> Bundle:
-    """Build and graft every platform. Raises what the plan refuses; nothing was shipped then."""
+    """Build and graft every platform. Raises what the plan refuses, after *show*; nothing was shipped then."""
     parts = []
     for platform in platforms:
-        part = _build_one(request, source, platform, view)
+        part = _build_one(request, source, platform, show, view)
         report(part)
         parts.append(part)
     index = source.top if source.top.is_index else None
     return bundle([part.image for part in parts], index)
 
 
-def _build_one(request: Request, source: Source, platform: Platform, view: MergedView | None) -> Part:
+def _build_one(
+    request: Request, source: Source, platform: Platform, show: Callable[[Plan], None], view: MergedView | None
+) -> Part:
     base = source.base(platform)
     bare = base_facts.bare(base)
     target = request.target
@@ -108,6 +111,7 @@ def _build_one(request: Request, source: Source, platform: Platform, view: Merge
     facts = base_facts.facts_of(bare, source, target, wanted, kept=kept, view=view)
     tree = base_facts.BaseTree(facts, request.wheel, source, view)
     planned = plan(tree, request.patches, request.engine, target.optional)
+    show(planned)
     refusal = planned.refusal()
     if refusal is not None:
         raise refusal

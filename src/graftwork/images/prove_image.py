@@ -122,7 +122,9 @@ def _image_problems(base: Base, record: Record, original: Base | None) -> Iterat
         found = have[wrong] if wrong < len(have) else "nothing"
         yield Problem("base", "", f"layer {wrong} holds {found}, that of its base {original.name} {want[wrong]}")
     if len(have) > len(want):
-        yield Problem("base", "", f"{len(have) - len(want)} layers were put on it after it was grafted; graft it again")
+        count = len(have) - len(want)
+        more = "a layer was" if count == 1 else f"{count} layers were"
+        yield Problem("base", "", f"{more} put on it after it was grafted; graft it again")
 
 
 def _diff_ids(config: dict[str, Any]) -> list[str]:
