@@ -70,21 +70,12 @@ def _to_layout(bundled: Bundle, source: Source, text: str, name: str, full: bool
 
 
 def _to_archive(bundled: Bundle, source: Source, file: Path, name: str, screen: Screen) -> dict[str, Any]:
-    import tempfile
-
-    from graftwork.images.docker_archive import write_archive
+    from graftwork.images.docker_archive import save_archive
 
     image = _one(bundled, "docker-archive")
     grafted = image.grafted
     own = {grafted.config.data["rootfs"]["diff_ids"][-1]: image.tar}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as out:
-        try:
-            copied = write_archive(out, f"{name}:latest", grafted.manifest, grafted.config, own, source.blobs)
-        except BaseException:
-            Path(out.name).unlink()
-            raise
-    Path(out.name).replace(file)
+    copied = save_archive(file, f"{name}:latest", grafted.manifest, grafted.config, own, source.blobs)
     screen.step("wrote", f"docker-archive:{file} ({size(copied)} of base layers)")
     return {"to": f"docker-archive:{file}", "base_bytes": copied}
 

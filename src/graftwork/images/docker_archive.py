@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from graftwork.errors import MissingFile, UsageError
+from graftwork.errors import GraftworkError, MissingFile, TreeError, UsageError
 from graftwork.oci.blobs import Blobs, ByteStream
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.families import DOCKER, Document, read_config
@@ -111,13 +113,40 @@ def open_archive(file: Path) -> Iterator[Archive]:
         raise UsageError(f"{file}: not a docker-archive: {error}", hint="uncompress a .tar.gz first") from None
 
 
+def save_archive(
+    file: Path, name: str, manifest: Document, config: Document, own: Mapping[str, bytes], base: Blobs
+) -> int:
+    """``write_archive`` to *file*, in one step: a run that is cut leaves the old file. TreeError if it cannot."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as out:
+            try:
+                copied = write_archive(out, name, manifest, config, own, base, file.parent)
+                os.fchmod(out.fileno(), 0o644)
+            except BaseException:
+                Path(out.name).unlink()
+                raise
+        Path(out.name).replace(file)
+    except GraftworkError:
+        raise
+    except OSError as error:
+        raise TreeError(f"cannot write {file}: {error.strerror or error}", hint="Check its owner and space.") from error
+    return copied
+
+
 def write_archive(
-    out: IO[bytes], name: str, manifest: Document, config: Document, own: Mapping[str, bytes], base: Blobs | None
+    out: IO[bytes],
+    name: str,
+    manifest: Document,
+    config: Document,
+    own: Mapping[str, bytes],
+    base: Blobs | None,
+    scratch: Path | None = None,
 ) -> int:
     """Write an image as an archive under *name* ("repository:tag"); returns the bytes of base layers that were copied.
 
-    *own* are tars of layers by diff_id. Other layers come from *base*; with None they are left out, which an engine
-    that already has them accepts (it looks a layer up before it reads it).
+    *own* are tars of layers by diff_id. Other layers come from *base*, by way of the folder *scratch*; with None they
+    are left out, which an engine that already has them accepts (it looks a layer up before it reads it).
     """
     copied, paths = 0, []
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
@@ -127,7 +156,7 @@ def write_archive(
             if diff_id in own:
                 _add(tar, path, io.BytesIO(own[diff_id]), len(own[diff_id]))
             elif base is not None:
-                with _spooled(base, descriptor, diff_id) as file:
+                with _spooled(base, descriptor, diff_id, scratch) as file:
                     copied += _add(tar, path, file, file.seek(0, 2))
         config_path = f"{sha256_digest(config.raw).partition(':')[2]}.json"
         _add(tar, config_path, io.BytesIO(config.raw), len(config.raw))
@@ -138,13 +167,11 @@ def write_archive(
 
 
 @contextlib.contextmanager
-def _spooled(base: Blobs, layer: Descriptor, diff_id: str) -> Iterator[IO[bytes]]:
+def _spooled(base: Blobs, layer: Descriptor, diff_id: str, scratch: Path | None) -> Iterator[IO[bytes]]:
     """A layer's tar on disk, verified: a tar header needs the length first."""
-    import tempfile
-
     from graftwork.oci.inflate import LayerStream
 
-    with tempfile.TemporaryFile() as file, base.open(layer.digest, layer.size) as raw:
+    with tempfile.TemporaryFile(dir=scratch) as file, base.open(layer.digest, layer.size) as raw:
         stream = LayerStream(raw, digest=layer.digest, size=layer.size, media_type=layer.media_type, diff_id=diff_id)
         for piece in stream.pieces(1 << 62):
             file.write(piece)
