@@ -79,7 +79,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--family", choices=get_args(Family), default="oci", help="media types")
     parser.add_argument("--index", action="store_true", help="two platforms; the second is the first one marked arm64")
     parser.add_argument("--editable", choices=["pth", "finder"], default="pth", help="how the engine is installed")
-    parser.add_argument("--python-from", metavar="PYTHON", help="copy this host interpreter instead of Debian's")
+    parser.add_argument(
+        "--python-from", default="auto", metavar="auto|debian|PYTHON",
+        help="Debian's interpreter or a copy of this host's; auto: the one with the target's minor version",
+    )  # fmt: skip
     parser.add_argument("--packages", type=Path, help="folder that keeps the Debian packages between runs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")

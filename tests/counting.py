@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+_PIECE = 1 << 20  # bytes, the most that an unprivileged pipe may hold (pipe(7))
 
 
 @dataclass
@@ -59,8 +62,9 @@ def _serve(door: socket.socket, upstream: tuple[str, int], counter: Counter, ope
 def _pass(source: socket.socket, sink: socket.socket, name: str, counter: Counter) -> None:
     """Move what *source* sends to *sink* until it ends."""
     reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIECE)
     try:
-        while count := os.splice(source.fileno(), writer, 1 << 20):
+        while count := os.splice(source.fileno(), writer, _PIECE):
             counter.add(name, count)
             while count:
                 count -= os.splice(reader, sink.fileno(), count)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from graftwork.images.interpreters import find_interpreter
 from standin.layers import LayerWriter
 
 _PYTHON = ("python{0}-minimal", "libpython{0}-minimal", "libpython{0}-stdlib")
@@ -42,18 +43,28 @@ class Python:
     prefix: Path | None = None
 
 
-def choose_python(wanted: str, host: str | None) -> Python:
-    """The interpreter for a base that runs Python *wanted* ("3.10"): Debian's, or a copy of this host's *host*."""
-    if host:
-        code = "import json, sys; print(json.dumps([sys.base_prefix, '%d.%d' % sys.version_info[:2]]))"
-        prefix, minor = json.loads(_run([host, "-I", "-c", code]))
-        return Python(minor, f"/usr/local/bin/python{minor}", "a copy of this host's", Path(prefix))
-    if not re.search(rf"^Package: python{re.escape(wanted)}-minimal$", _show(f"python{wanted}-minimal"), re.MULTILINE):
-        found = re.search(r"\bpython(3\.\d+)-minimal", _show("python3-minimal"))
-        if not found:
+def choose_python(wanted: str, source: str = "auto") -> Python:
+    """The interpreter for a base that runs Python *wanted* ("3.10"), from "debian", or a copy of this host's *source*.
+
+    "auto" takes Debian's if that has *wanted*, else a copy of this host's, else the minor that Debian has.
+    """
+    has = bool(_show(f"python{wanted}-minimal"))
+    if source not in ("auto", "debian"):
+        return _of_host(source)
+    if source == "auto" and not has and (found := find_interpreter(wanted)):
+        return _of_host(str(found.program))
+    if not has:
+        other = re.search(r"\bpython(3\.\d+)-minimal", _show("python3-minimal"))
+        if not other:
             raise CannotMake("apt knows no package python3-minimal; run apt-get update")
-        wanted = found[1]
+        wanted = other[1]
     return Python(wanted, f"/usr/bin/python{wanted}", "Debian's")
+
+
+def _of_host(program: str) -> Python:
+    code = "import json, sys; print(json.dumps([sys.base_prefix, '%d.%d' % sys.version_info[:2]]))"
+    prefix, minor = json.loads(_run([program, "-I", "-c", code]))
+    return Python(minor, f"/usr/local/bin/python{minor}", "a copy of this host's", Path(prefix))
 
 
 def _show(package: str) -> str:
@@ -76,7 +87,7 @@ def _run(command: list[str], folder: Path | None = None) -> str:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise CannotMake(f"{command[0]} is not installed here (the stand-in needs Debian or Ubuntu)") from error
+        raise CannotMake(f"{command[0]} is not there (the stand-in is made of Debian packages, with apt)") from error
     if done.returncode:
         raise CannotMake(f"exit code {done.returncode}: {' '.join(command)}\n{done.stderr.strip()}")
     return done.stdout

@@ -112,13 +112,13 @@ def test_umoci_unpacks_it_with_its_owners_modes_and_bytecode(layout: Path, tmp_p
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("editable", ["pth", "finder"])
+@pytest.mark.parametrize(("editable", "python"), [("pth", "auto"), ("finder", "debian")])
 def test_a_real_engine_runs_it_and_finds_the_package(
-    docker: Engine, local: Registry, packages: Path, editable: str
+    docker: Engine, local: Registry, packages: Path, editable: str, python: str
 ) -> None:
     """Finding, not importing: the package itself needs torch. The bytecode must be the one that Python would load."""
     name = f"{local.host}/standin/{editable}:1"
-    made = make(packages, name, "--editable", editable, "--family", "docker")
+    made = make(packages, name, "--editable", editable, "--family", "docker", "--python-from", python)
     docker.docker("pull", name)
     script = (
         "import importlib.util as u, sys;"
