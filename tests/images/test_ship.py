@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oci.quirky import Quirks, Quirky, serve
-from tiny import Done, Store, Workshop, base_layers, put_image, tiny_workshop
+from tiny import Done, Entry, Store, Workshop, base_layers, put_image, tiny_workshop
+from toys import TOY_SOURCE
 
 # How each mode may end: 0, or an exit code and words that must be in the message.
 MODES: dict[str, tuple[dict[str, Any], int, str]] = {
@@ -171,6 +176,34 @@ def test_any_mixture_of_faults_leaves_no_broken_tag(
     assert done.code in (0, 5, 6, 8), done.err
     assert tagged or done.code, done.err
     assert push(workshop, registry).code == 0 and intact(registry)  # once it behaves, the same command ends well
+
+
+@pytest.mark.parametrize("room", [4096, 32_768, 69_632])
+def test_a_full_disk_is_told_and_leaves_no_half_image(
+    workshop: Workshop, registry: Quirky, tmp_path: Path, room: int
+) -> None:
+    """A tmpfs of *room* bytes; the image has more, in layers that do not shrink."""
+    if os.geteuid() != 0:
+        pytest.skip("a small file system needs root")
+    layers = base_layers(TOY_SOURCE.encode(), [Entry("opt/big", random.Random(1).randbytes(400_000))])
+    put_image(Store(registry.host), "base/toy", "1", layers)
+    base, disk = f"{registry.host}/base/toy:1", tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", disk], check=False)
+    if mount.returncode:
+        pytest.skip("no tmpfs may be mounted here")
+    try:
+        for to in (f"oci:{disk}/out:x", f"docker-archive:{disk}/out.tar"):
+            said = workshop.refused(2, "image", "--base", base, "--to", to, "--full")
+            assert f"cannot write {'the image layout ' if to.startswith('oci') else ''}{disk}" in said
+            assert "No space left on device" in said and "next: " in said
+            shutil.rmtree(disk / "out", ignore_errors=True)
+            assert [path.name for path in disk.iterdir()] == [".out.lock"]
+        done = workshop.run("push", "--base", base, "--to", f"{registry.host}/team/toy:1", "--dist", disk)
+        assert done.code == (0 if room > 50_000 else 2)
+        assert bool(registry.tags.get("team/toy")) == (done.code == 0)
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 @pytest.mark.parametrize("seed", range(30))
