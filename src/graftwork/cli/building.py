@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Target
-from graftwork.cli import options
+from graftwork.cli import attesting, options
+from graftwork.cli.wish import Wish
 from graftwork.errors import GraftworkError, UnreachableError
 from graftwork.ui import Screen, size
 
@@ -22,20 +22,6 @@ if TYPE_CHECKING:
     from graftwork.images.sources import Source
     from graftwork.oci.traffic import Traffic
     from graftwork.trees.merged import MergedView
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the command line asks for. *base* None: the target's pinned one, if it is at hand."""
-
-    base: str | None = None
-    to: Sequence[str] = ()
-    platforms: Sequence[str] = ()
-    full: bool = False
-    require_base: bool = False
-    max_bytes: int | None = None
-    insecure: bool = False
-    dist: Path | None = None
 
 
 def run(catalog: Catalog, target: Target, wish: Wish, screen: Screen) -> dict[str, Any]:
@@ -52,9 +38,9 @@ def run(catalog: Catalog, target: Target, wish: Wish, screen: Screen) -> dict[st
         with contextlib.ExitStack() as stack:
             opened = _open_base(stack, target, wish, traffic, request, screen)
             if isinstance(opened, str):
-                return _payload_only(request, before, opened, began, screen)
+                return _payload_only(catalog, request, wish, before, opened, began, screen)
             source, view = opened
-            return _graft(request, source, view, wish, traffic, began, screen)
+            return _graft(catalog, request, source, view, wish, traffic, began, screen)
 
 
 def _request(catalog: Catalog, target: Target, wheel: Any, dist: Path) -> Request:
@@ -114,7 +100,9 @@ def _unknown(request: Request, source: Source, target: Target) -> int:
     return 0 if known else sum(layer.size for layer in base.manifest.layers)
 
 
-def _payload_only(request: Request, before: str | None, why: str, began: float, screen: Screen) -> dict[str, Any]:
+def _payload_only(
+    catalog: Catalog, request: Request, wish: Wish, before: str | None, why: str, began: float, screen: Screen
+) -> dict[str, Any]:
     from graftwork.images.from_plan import payload_spec
     from graftwork.images.payload import build_payload
     from graftwork.images.prove import prove_layer
@@ -131,11 +119,12 @@ def _payload_only(request: Request, before: str | None, why: str, began: float, 
     payload = build_payload(payload_spec(target, planned, request.lock), request.dist)
     prove_layer(payload.layout, target.name, payload.record).demand()
     same = _say_payload(payload, before, screen)
+    said = attesting.payload_documents(catalog, payload, planned, wish, screen)
     name = f"{target.base.image}@{target.base.digest}"
     screen.step("base", f"none was grafted: {why}")
     screen.step("next", f"graftwork image {target.name} --base REF, where REF is {name[:60]}... or a copy of it")
     screen.result(f"{payload.digest}  {target.name}  {time.monotonic() - began:.1f} s")
-    return {**_document(payload), "unchanged": same, "base": None, "why": why}
+    return {**_document(payload), "unchanged": same, "base": None, "why": why, "documents": said}
 
 
 def _say_payload(payload: Payload, before: str | None, screen: Screen) -> bool:
@@ -168,6 +157,7 @@ def _document(payload: Payload) -> dict[str, Any]:
 
 
 def _graft(
+    catalog: Catalog,
     request: Request,
     source: Source,
     view: MergedView | None,
@@ -196,6 +186,7 @@ def _graft(
     bundled = build(request, source, platforms, lambda plan: report.show(plan, screen), say, view)
     options.say_wheel(request.wheel, screen)
     shipped = ship(bundled, source, target, wish, traffic, request.dist, screen)
+    said = attesting.image_documents(catalog, done, bundled, source, shipped, wish, traffic, screen)
     screen.step(
         "moved",
         f"{size(traffic.bytes_in)} in, {size(traffic.bytes_out)} out, {traffic.requests} requests; "
@@ -206,6 +197,7 @@ def _graft(
         **_document(done[-1].payload),
         **shipped,
         "grafted": bundled.top.digest,
+        "documents": said,
         **_graft_document(bundled, done, traffic),
     }
 

@@ -17,6 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def base_options(function: F) -> F:
     """Options of a build on a base."""
     for option in (
+        click.option(
+            "--key", type=click.Path(path_type=Path), help="Sign with this key (cosign's PEM; COSIGN_PASSWORD)."
+        ),
+        click.option("--attest/--no-attest", default=True, help="Write and attach SBOM and provenance (the default)."),
         click.option("--insecure", is_flag=True, help="Plain HTTP to a registry that is not on this machine."),
         click.option("--max-bytes", type=int, metavar="N", help="The most bytes that may be moved in all."),
         click.option("--platform", "platforms", multiple=True, help="Of an index: os/arch, several times, or 'all'."),
@@ -53,17 +57,20 @@ def command(
     platforms: tuple[str, ...],
     max_bytes: int | None,
     insecure: bool,
+    attest: bool,
+    key: Path | None,
     to: tuple[str, ...],
     full: bool,
     require_base: bool,
     dockerfile: bool,
 ) -> int:
     """Build dist/TARGET/oci, the payload, and prove it; on a base, graft it there too."""
-    from graftwork.cli.building import Wish, run
+    from graftwork.cli.building import run
+    from graftwork.cli.wish import Wish
 
     screen = Screen(as_json=as_json, quiet=quiet)
     found, wanted = options.setup(catalog, target)
-    wish = Wish(base, to, platforms, full, require_base or bool(to), max_bytes, insecure, dist)
+    wish = Wish(base, to, platforms, full, require_base or bool(to), max_bytes, insecure, dist, attest, key)
     document = run(found, wanted, wish, screen)
     if dockerfile:
         from graftwork.images.dockerfile import write

@@ -25,14 +25,18 @@ def command(
     platforms: tuple[str, ...],
     max_bytes: int | None,
     insecure: bool,
+    attest: bool,
+    key: Path | None,
     to: str,
 ) -> int:
     """Graft TARGET's payload onto its base (or --base) and push it. Base layers are mounted, not copied."""
-    from graftwork.cli.building import Wish, run
+    from graftwork.cli.building import run
+    from graftwork.cli.wish import Wish
 
     screen = Screen(as_json=as_json, quiet=quiet)
     found, wanted = options.setup(catalog, target)
-    document = run(found, wanted, Wish(base, [to], platforms, False, True, max_bytes, insecure, dist), screen)
+    wish = Wish(base, [to], platforms, False, True, max_bytes, insecure, dist, attest, key)
+    document = run(found, wanted, wish, screen)
     if as_json:
         screen.document(document)
     return 0

@@ -11,7 +11,7 @@ import click
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Target
 from graftwork.cli import options
-from graftwork.errors import GraftworkError, PinError, ProofError, StateError
+from graftwork.errors import GraftworkError, PinError, ProofError, StateError, UsageError
 from graftwork.ui import Screen, size
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ class _Wish:
     platform: str | None
     insecure: bool
     max_bytes: int | None
+    key: Path | None
 
 
 @click.command("verify")
 @options.common
 @options.tree_option()
 @click.option("--image", metavar="REF", help="Registry reference, oci:DIR[:TAG], docker-archive:FILE or docker:IMAGE.")
+@click.option("--key", type=click.Path(path_type=Path), help="Public key: the image's signature is verified too.")
 @click.option("--deep", is_flag=True, help="Open every layer of an image, to list folders completely.")
 @click.option("--platform", metavar="OS/ARCH", help="Of an index; the target's own if not given.")
 @click.option("--insecure", is_flag=True, help="Plain HTTP to a registry that is not on this machine.")
@@ -50,6 +52,7 @@ def command(
     platform: str | None,
     insecure: bool,
     max_bytes: int | None,
+    key: Path | None,
     engine_version: str | None,
 ) -> int:
     """Prove hashes, markers and bytecode of a patched folder, a payload, or a whole image, without running it."""
@@ -60,7 +63,7 @@ def command(
     if folder:
         proof = _tree(found, wanted, folder, engine_version, screen)
     else:
-        proof = _image(found, wanted, image, _Wish(deep, platform, insecure, max_bytes), screen)
+        proof = _image(found, wanted, image, _Wish(deep, platform, insecure, max_bytes, key), screen)
         _expected(found, wanted, proof)
     if as_json and proof.proved:
         screen.document({"target": target, "subject": proof.subject, "digest": proof.digest, "proved": True})
@@ -128,6 +131,8 @@ def _image(found: Catalog, target: Target, image: str | None, wish: _Wish, scree
     traffic = Traffic(max_bytes=wish.max_bytes)
     with open_source(image, traffic, insecure=wish.insecure) as source:
         proof = _whole(source, None, target, wish, screen)
+        if wish.key is not None:
+            _signature(source, proof, wish.key, screen)
     if traffic.requests:
         screen.step("moved", f"{size(traffic.bytes_in)} in, {traffic.requests} requests")
     return proof
@@ -150,6 +155,21 @@ def _whole(source: Source, view: View | None, target: Target, wish: _Wish, scree
     if not wish.deep and view is None:
         screen.line("lower layers were not opened to list folders; --deep does that")
     return prove_image(base, view or merged_view(base, source), target.name, original, deep=wish.deep)
+
+
+def _signature(source: Source, proof: Report, file: Path, screen: Screen) -> None:
+    """The image, or the index that it is in, must be signed by the key."""
+    from graftwork.images import attest
+    from graftwork.images.signature import load_public_key
+
+    if source.registry is None:
+        raise UsageError("--key needs an image in a registry: signatures are kept there")
+    try:
+        pem = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--key {file}: {error.strerror}") from None
+    attest.verify(source.top.digest, source.registry, source.repository, load_public_key(pem, str(file)))
+    screen.step("signed", f"{source.top.digest} by {file}")
 
 
 def _payload(layout: Path, tag: str) -> Report:
