@@ -11,7 +11,7 @@ from graftwork.errors import UsageError
 from graftwork.ui import Screen, size
 
 if TYPE_CHECKING:
-    from graftwork.cli.building import Wish
+    from graftwork.cli.wish import Wish
     from graftwork.images.ship import Bundle
     from graftwork.images.sources import Source
     from graftwork.oci.reference import ImageRef
