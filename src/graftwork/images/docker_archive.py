@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from graftwork.errors import GraftworkError, MissingFile, TreeError, UsageError
+from graftwork.images.graft import usable_config
 from graftwork.oci.blobs import Blobs, ByteStream
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.families import DOCKER, Document, read_config
@@ -30,7 +31,7 @@ class Archive:
         self._file = file
         entry = self._entry()
         raw = self._small(entry["Config"])
-        config = read_config(raw, DOCKER.config, f"the configuration in {file}")
+        config = usable_config(read_config(raw, DOCKER.config, f"the configuration in {file}"), str(file))
         diff_ids = (config.data.get("rootfs") or {}).get("diff_ids") or []
         paths = entry.get("Layers") or []
         if len(diff_ids) != len(paths):
@@ -75,24 +76,27 @@ class Archive:
             (entry,) = listed
             if not isinstance(entry["Config"], str) or not all(isinstance(path, str) for path in entry["Layers"]):
                 raise TypeError("Config and Layers are not paths")
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, UsageError):
-                raise
+        except UsageError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"{self._file}: manifest.json cannot be read: {error}") from None
         return dict(entry)
 
     def _place(self, name: object) -> tuple[int, int]:
         """Where a member's bytes lie in the file; links are followed (older engines write equal layers as links)."""
+        asked = name
         for _ in range(8):
             try:
                 member = self._tar.getmember(str(name))
             except KeyError:
-                raise UsageError(f"{self._file}: has no {name}") from None
+                raise UsageError(f"{self._file}: has no {asked}") from None
             if member.isreg():
                 return member.offset_data, member.size
+            if not (member.issym() or member.islnk()):
+                raise UsageError(f"{self._file}: {asked} is not a file")
             name = str((Path(str(name)).parent / member.linkname).as_posix()) if member.issym() else member.linkname
             name = _normal(str(name))
-        raise UsageError(f"{self._file}: {name} is a loop of links")
+        raise UsageError(f"{self._file}: {asked} is a loop of links")
 
     def _small(self, name: object) -> bytes:
         start, length = self._place(name)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from graftwork.errors import PinError, UsageError
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.families import Document, check_layers
@@ -63,6 +65,33 @@ class Grafted:
     replaced: bool
     input_name: str
     input_digest: str
+
+
+class _RootFS(msgspec.Struct):
+    diff_ids: list[str] | None = None
+
+
+class _Run(msgspec.Struct, rename="pascal"):
+    env: list[str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Shape(msgspec.Struct):
+    """What grafting takes for granted of a configuration; everything else in it is kept unseen."""
+
+    rootfs: _RootFS | None = None
+    config: _Run | None = None
+    history: list[dict[str, Any]] | None = None
+    created: str | None = None
+
+
+def usable_config(document: Document, name: str) -> Document:
+    """*document*, if it has the shape that grafting needs; UsageError otherwise."""
+    try:
+        msgspec.convert(document.data, _Shape)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the configuration of {name} is not an image's: {error}") from None
+    return document
 
 
 def graft(base: Base, addition: Addition) -> Grafted:

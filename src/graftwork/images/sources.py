@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graftwork.errors import MissingFile, UsageError
-from graftwork.images.graft import Base
+from graftwork.images.graft import Base, usable_config
 from graftwork.oci.blobs import Blobs, LayoutBlobs
 from graftwork.oci.families import Document, check_bytes, read_config, read_manifest, refuse_foreign
 from graftwork.oci.model import REF_NAME, Descriptor, Index, Platform, decode
@@ -60,7 +60,7 @@ class Source:
         with self.blobs.open(config.digest, config.size) as stream:
             raw = check_bytes(stream.read(), config, f"the configuration of {self.name}")
         document = read_config(raw, config.media_type, f"the configuration of {self.name}")
-        found = Base(self.name, manifest, document, self.label or self.name)
+        found = Base(self.name, manifest, usable_config(document, self.name), self.label or self.name)
         if (found.platform.os, found.platform.architecture) != (platform.os, platform.architecture):
             raise UsageError(f"{self.name} is for {found.platform}, asked for {platform}")
         return found
@@ -81,6 +81,8 @@ def open_source(text: str, traffic: Traffic, *, insecure: bool = False, impatien
         with open_archive(Path(rest)) as archive:
             label = f"docker-archive:{Path(rest).name}"
             yield Source(text, archive.manifest, archive, lambda _: archive.manifest, label=label)
+    elif colon and kind == "docker":
+        raise UsageError(f"{text}: an image in an engine will not do here", hint="name it by its registry or archive")
     else:
         from graftwork.oci.reference import ImageRef
         from graftwork.oci.registry import Registry
