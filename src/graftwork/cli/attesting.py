@@ -45,7 +45,9 @@ def load_key(wish: Wish) -> PrivateKey | None:
     return load_private_key(pem, str(wish.key), lambda: key_password(prompt if sys.stdin.isatty() else None))
 
 
-def payload_documents(catalog: Catalog, payload: Payload, plan: Plan, wish: Wish, screen: Screen) -> list[str]:
+def payload_documents(
+    catalog: Catalog, payload: Payload, plan: Plan, wish: Wish, key: PrivateKey | None, screen: Screen
+) -> list[str]:
     """Documents of a payload by itself, beside its layout."""
     if not wish.attest:
         return []
@@ -53,9 +55,7 @@ def payload_documents(catalog: Catalog, payload: Payload, plan: Plan, wish: Wish
     from graftwork.images.provenance import catalog_inputs
 
     inputs = catalog_inputs(catalog, catalog.target(payload.record.target))
-    found = attest.documents(
-        payload.record, plan, inputs, payload.manifest, payload.layer.digest, base=None, key=load_key(wish)
-    )
+    found = attest.documents(payload.record, plan, inputs, payload.manifest, payload.layer.digest, base=None, key=key)
     return _written(attest.write(found, payload.record_file.parent), screen)
 
 
@@ -66,11 +66,11 @@ def image_documents(
     source: Source,
     shipped: dict[str, Any],
     wish: Wish,
+    key: PrivateKey | None,
     traffic: Traffic,
     screen: Screen,
 ) -> list[str]:
     """Documents of a grafted image: beside the payload, and in each registry that it was pushed to."""
-    key = load_key(wish)
     if not wish.attest and key is None:
         return []
     from graftwork.images import attest

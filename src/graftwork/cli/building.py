@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graftwork.images.build import Part, Request
     from graftwork.images.payload import Payload
     from graftwork.images.ship import Bundle
+    from graftwork.images.signature import PrivateKey
     from graftwork.images.sources import Source
     from graftwork.oci.traffic import Traffic
     from graftwork.trees.merged import MergedView
@@ -29,6 +30,7 @@ def run(catalog: Catalog, target: Target, wish: Wish, screen: Screen) -> dict[st
     from graftwork.oci.traffic import Traffic
 
     began = time.monotonic()
+    key = attesting.load_key(wish)  # a bad key is told before anything is built
     screen.step("target", f"{target.name}: {target.engine} {target.version} on {target.platform} {target.accelerator}")
     dist = wish.dist or catalog.root / "dist"
     before = _digest(dist / target.name / "oci", target.name)
@@ -38,9 +40,9 @@ def run(catalog: Catalog, target: Target, wish: Wish, screen: Screen) -> dict[st
         with contextlib.ExitStack() as stack:
             opened = _open_base(stack, target, wish, traffic, request, screen)
             if isinstance(opened, str):
-                return _payload_only(catalog, request, wish, before, opened, began, screen)
+                return _payload_only(catalog, request, wish, key, before, opened, began, screen)
             source, view = opened
-            return _graft(catalog, request, source, view, wish, traffic, began, screen)
+            return _graft(catalog, request, source, view, wish, key, traffic, began, screen)
 
 
 def _request(catalog: Catalog, target: Target, wheel: Any, dist: Path) -> Request:
@@ -101,7 +103,14 @@ def _unknown(request: Request, source: Source, target: Target) -> int:
 
 
 def _payload_only(
-    catalog: Catalog, request: Request, wish: Wish, before: str | None, why: str, began: float, screen: Screen
+    catalog: Catalog,
+    request: Request,
+    wish: Wish,
+    key: PrivateKey | None,
+    before: str | None,
+    why: str,
+    began: float,
+    screen: Screen,
 ) -> dict[str, Any]:
     from graftwork.images.from_plan import payload_spec
     from graftwork.images.payload import build_payload
@@ -119,7 +128,7 @@ def _payload_only(
     payload = build_payload(payload_spec(target, planned, request.lock), request.dist)
     prove_layer(payload.layout, target.name, payload.record).demand()
     same = _say_payload(payload, before, screen)
-    said = attesting.payload_documents(catalog, payload, planned, wish, screen)
+    said = attesting.payload_documents(catalog, payload, planned, wish, key, screen)
     name = f"{target.base.image}@{target.base.digest}"
     screen.step("base", f"none was grafted: {why}")
     screen.step("next", f"graftwork image {target.name} --base REF, where REF is {name[:60]}... or a copy of it")
@@ -162,6 +171,7 @@ def _graft(
     source: Source,
     view: MergedView | None,
     wish: Wish,
+    key: PrivateKey | None,
     traffic: Traffic,
     began: float,
     screen: Screen,
@@ -186,7 +196,7 @@ def _graft(
     bundled = build(request, source, platforms, lambda plan: report.show(plan, screen), say, view)
     options.say_wheel(request.wheel, screen)
     shipped = ship(bundled, source, target, wish, traffic, request.dist, screen)
-    said = attesting.image_documents(catalog, done, bundled, source, shipped, wish, traffic, screen)
+    said = attesting.image_documents(catalog, done, bundled, source, shipped, wish, key, traffic, screen)
     screen.step(
         "moved",
         f"{size(traffic.bytes_in)} in, {size(traffic.bytes_out)} out, {traffic.requests} requests; "
