@@ -94,7 +94,7 @@ def test_a_base_layer_with_other_bytes_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.oci
 def test_skopeo_reads_ours_and_we_read_skopeos(written: Path, tmp_path: Path) -> None:
     if not shutil.which("skopeo"):
-        pytest.skip("skopeo is not installed: scripts/install-judges")
+        pytest.skip("skopeo is not installed: scripts/install-services")
 
     def skopeo(*arguments: str) -> str:
         return subprocess.run(["skopeo", *arguments], check=True, capture_output=True, text=True).stdout

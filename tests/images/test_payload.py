@@ -359,7 +359,7 @@ class TestProof:
 def judge(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"{name} is not installed (scripts/install-judges)")
+        pytest.skip(f"{name} is not installed (scripts/install-services)")
     return found
 
 

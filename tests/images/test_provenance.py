@@ -297,7 +297,7 @@ def test_an_artifact_is_found_from_its_image(keeps_list: bool) -> None:
 def test_skopeo_reads_an_artifact(tmp_path: Path) -> None:
     skopeo = shutil.which("skopeo")
     if skopeo is None:
-        pytest.skip("skopeo is not installed: scripts/install-judges")
+        pytest.skip("skopeo is not installed: scripts/install-services")
     raw, blobs = artifact(IMAGE, "application/x.test", b"payload", "text/plain", {}, 0)
     store = tmp_path / "blobs/sha256"
     store.mkdir(parents=True)

@@ -492,7 +492,7 @@ def test_a_registry_and_skopeo_take_what_we_store(key: PrivateKey, public: Publi
     """As images, which is what cosign's tags are. (Debian's skopeo is built without the check of signatures.)"""
     program = shutil.which("skopeo")
     if program is None:
-        pytest.skip("skopeo is not installed: scripts/install-judges")
+        pytest.skip("skopeo is not installed: scripts/install-services")
     with running(tmp_path / "registry") as host:
         url = f"http://{host}/v2/engine"
         for made in (sign_image(key, IMAGE, f"{host}/engine"), attestation(sign_statement(key, STATED), IMAGE)):

@@ -23,7 +23,7 @@ def running(folder: Path, *, delete: bool = True, htpasswd: str = "") -> Iterato
     """The host and port of a registry that keeps its data in *folder*. *htpasswd*: an Apache password file's text."""
     program = shutil.which("docker-registry")
     if program is None:
-        pytest.skip("docker-registry is not installed: scripts/install-registry")
+        pytest.skip("docker-registry is not installed: scripts/install-services")
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):
         with socket.socket() as probe:

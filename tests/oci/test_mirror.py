@@ -233,7 +233,7 @@ def test_a_broken_state_file_only_costs_the_resumption(tmp_path: Path, content: 
 @pytest.mark.oci
 def test_from_one_real_registry_to_another(tmp_path: Path) -> None:
     if shutil.which("skopeo") is None:
-        pytest.skip("skopeo is not installed: scripts/install-judges")
+        pytest.skip("skopeo is not installed: scripts/install-services")
     with (
         serve() as made,
         running(tmp_path / "one") as one,

@@ -50,7 +50,7 @@ def client(host: str, **more: Any) -> Registry:
 
 def skopeo(*args: str) -> str:
     if shutil.which("skopeo") is None:
-        pytest.skip("skopeo is not installed: scripts/install-judges")
+        pytest.skip("skopeo is not installed: scripts/install-services")
     done = subprocess.run(["skopeo", *args], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -101,7 +101,7 @@ def test_layers_are_ordered_like_an_engines(layout: Path) -> None:
 @pytest.mark.oci
 def test_umoci_unpacks_it_with_its_owners_modes_and_bytecode(layout: Path, tmp_path: Path) -> None:
     if not shutil.which("umoci"):
-        pytest.skip("umoci is not installed: scripts/install-judges")
+        pytest.skip("umoci is not installed: scripts/install-services")
     command = ["umoci", "unpack", "--image", f"{layout}:standin", str(tmp_path / "bundle")]
     subprocess.run(command, check=True, capture_output=True)
     root = tmp_path / "bundle/rootfs"
