@@ -264,6 +264,7 @@ def test_an_openssl_without_rfc_6979_signs_too(
     monkeypatch: pytest.MonkeyPatch, key: PrivateKey, public: PublicKey
 ) -> None:
     real = ec.ECDSA
+    key.sign(b"the library looks its own types up at the first signature, and keeps them")
 
     def older(algorithm: hashes.HashAlgorithm, deterministic_signing: bool = False) -> ec.ECDSA:
         if deterministic_signing:
