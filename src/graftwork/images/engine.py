@@ -56,8 +56,8 @@ def connected() -> Iterator[docker.DockerClient]:
         yield client
     except docker.errors.ImageNotFound as error:
         raise MissingFile(f"the engine has no such image: {error.explanation}") from None
-    except docker.errors.APIError as error:
-        raise UsageError(f"the engine refused: {error.explanation or error}") from None
+    except docker.errors.DockerException as error:
+        raise UsageError(f"the engine refused: {getattr(error, 'explanation', '') or error}") from None
     except requests.RequestException as error:
         raise UnreachableError(f"the Docker Engine went away: {error}", hint="try again when it runs") from None
     finally:
@@ -90,13 +90,24 @@ def engine_source(client: docker.DockerClient, name: str) -> Source:
 
 
 def load(client: docker.DockerClient, image: Image, name: str) -> str:
-    """Load a grafted image under *name*; returns the engine's image id. Only the payload's layer is sent."""
+    """Load a grafted image under *name*; returns the engine's image id. Only the payload's layer is sent.
+
+    UnreachableError if the engine has not got the base.
+    """
+    import docker.errors
+
     grafted = image.grafted
     own = {grafted.config.data["rootfs"]["diff_ids"][-1]: image.tar}
     with tempfile.TemporaryFile() as file:
         write_archive(file, name, grafted.manifest, grafted.config, own, None)
         file.seek(0)
-        client.images.load(file)
+        try:
+            client.images.load(file)
+        except docker.errors.ImageLoadError as error:
+            raise UnreachableError(
+                f"the engine did not take {name}, it seems to lack layers of {grafted.input_name}: {error}",
+                hint=f"docker pull {grafted.input_name} first, or write --to docker-archive:FILE and docker load it",
+            ) from None
     found = client.api.inspect_image(name)
     if list(found["RootFS"]["Layers"]) != grafted.config.data["rootfs"]["diff_ids"]:
         raise TreeError(f"the engine made other layers of {name}", hint="load a full docker-archive instead")
