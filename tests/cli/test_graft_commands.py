@@ -179,6 +179,25 @@ def test_what_an_upper_layer_spoils_is_caught(
     assert "next:" in done.err and "proved" not in done.document
 
 
+def test_another_copy_that_was_installed_afterwards_is_found(workshop: Workshop, store: Store, base: str) -> None:
+    """The layers of its base are not there to compare with, so only --deep can tell."""
+    push(workshop, store, base)
+    copy = "usr/local/lib/python3.10/dist-packages/toy"
+    on_top(store, "team/toy", "1", "pip", [Entry(copy, mode=0o755), Entry(f"{copy}/__init__.py", b"")])
+    said = workshop.refused(4, "verify", "--image", f"{store.host}/team/toy:pip", "--deep")
+    assert "imports toy from /usr/local/lib/python3.10/dist-packages" in said and "the patches are in /opt/toy" in said
+
+
+def test_a_configuration_that_does_not_fit_its_layers(workshop: Workshop, store: Store, base: str) -> None:
+    push(workshop, store, base)
+    _, manifest = store.manifest("team/toy", "1")
+    del manifest["layers"][0]
+    store.put("team/toy", "odd", manifest)
+    for command in (["verify", "--image", f"{store.host}/team/toy:odd"],
+                    ["push", "--base", f"{store.host}/team/toy:odd", "--to", f"{store.host}/team/x:1"]):  # fmt: skip
+        assert "3 layers, its configuration has 4 diff_ids" in workshop.refused(5, *command)
+
+
 def test_a_file_without_its_marker_is_caught_by_name(workshop: Workshop, store: Store, base: str) -> None:
     """Somebody changed the patched file by hand and corrected the record's sum: the marker is looked for in code."""
     done = push(workshop, store, base)

@@ -154,7 +154,9 @@ def _whole(source: Source, view: View | None, target: Target, wish: _Wish, scree
         screen.line(why_not)
     if not wish.deep and view is None:
         screen.line("lower layers were not opened to list folders; --deep does that")
-    return prove_image(base, view or merged_view(base, source), target.name, original, deep=wish.deep)
+    deep, interpreter = wish.deep, target.base.interpreter
+    files = view or merged_view(base, source)
+    return prove_image(base, files, target.name, original, deep=deep, interpreter=interpreter)
 
 
 def _signature(source: Source, proof: Report, file: Path, screen: Screen) -> None:

@@ -119,7 +119,7 @@ def strip(base: Base) -> tuple[Document, dict[str, Any], tuple[str, str] | None]
     """The image without a payload: manifest, configuration, and what the payload had been grafted on."""
     config = copy.deepcopy(base.config.data)
     layers = list(base.manifest.data["layers"])
-    diff_ids = _diff_ids(config, len(layers), base.name)
+    diff_ids = diff_ids_of(config, len(layers), base.name)
     labels = (config.get("config") or {}).get("Labels") or {}
     if PAYLOAD not in labels:
         return base.manifest, config, None
@@ -143,7 +143,8 @@ def strip(base: Base) -> tuple[Document, dict[str, Any], tuple[str, str] | None]
     return base.manifest.rewritten(layers=layers, annotations=notes or None), config, origin
 
 
-def _diff_ids(config: dict[str, Any], layers: int, name: str) -> list[str]:
+def diff_ids_of(config: dict[str, Any], layers: int, name: str) -> list[str]:
+    """The sha256 of each layer's tar. PinError if there is not one for each of *layers* layers."""
     diff_ids = (config.get("rootfs") or {}).get("diff_ids")
     if not isinstance(diff_ids, list) or len(diff_ids) != layers:
         found = len(diff_ids) if isinstance(diff_ids, list) else "no"

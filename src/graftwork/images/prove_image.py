@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from graftwork.errors import GraftworkError, ProofError
-from graftwork.images.graft import INPUT_DIGEST, INPUT_NAME, PAYLOAD, Base, strip
+from graftwork.errors import GraftworkError, ProofError, TreeError
+from graftwork.images.graft import INPUT_DIGEST, INPUT_NAME, PAYLOAD, Base, diff_ids_of, strip
 from graftwork.images.interpreters import foreign_judge
 from graftwork.images.prove import Report
 from graftwork.images.record import CHECK_PATH, FOLDER, Record, parse_record, plain
@@ -64,7 +64,7 @@ class ViewFiles:
 
 def merged_view(base: Base, source: Source, *, index: bool = False) -> MergedView:
     """The merged view of one platform's layers, each read verified against its digest and diff_id."""
-    diff_ids = base.config.data["rootfs"]["diff_ids"]
+    diff_ids = diff_ids_of(base.config.data, len(base.manifest.layers), base.name)
     refs = [
         LayerRef(layer.digest, layer.size, layer.media_type, diff_id)
         for layer, diff_id in zip(base.manifest.layers, diff_ids, strict=True)
@@ -72,11 +72,14 @@ def merged_view(base: Base, source: Source, *, index: bool = False) -> MergedVie
     return MergedView(source.blobs, refs, index=index)
 
 
-def prove_image(base: Base, view: View, target: str, original: Base | None, *, deep: bool = False) -> Report:
+def prove_image(
+    base: Base, view: View, target: str, original: Base | None, *, deep: bool = False, interpreter: str = ""
+) -> Report:
     """Prove the image *base*, whose files *view* shows, to be *target*'s. *original* is what it was grafted on.
 
     Not *deep*: layers are read from the top until each file, its white-outs and the record are decided, and no
-    lower one is opened only to list a folder. *deep* also finds what lies beside them in the lowest layer.
+    lower one is opened only to list a folder. *deep* also finds what lies beside them in the lowest layer, and
+    whether *interpreter* imports this copy of the engine and no other.
     ProofError when there is no record at all: the step never ran, or another image was built over it.
     """
     view.want([f"{FOLDER}/{target}.json", CHECK_PATH])
@@ -88,6 +91,8 @@ def prove_image(base: Base, view: View, target: str, original: Base | None, *, d
     prefix = _environment(base).get("PYTHONPYCACHEPREFIX")
     problems = check.check_record(plain(record), files, prefix=prefix, foreign=foreign_judge(record.python))
     problems += _image_problems(base, record, original)
+    if deep and interpreter:
+        problems += _import_problems(base, view, record, interpreter)
     return Report(base.name, record, tuple(problems), base.manifest.digest)
 
 
@@ -125,6 +130,21 @@ def _image_problems(base: Base, record: Record, original: Base | None) -> Iterat
         count = len(have) - len(want)
         more = "a layer was" if count == 1 else f"{count} layers were"
         yield Problem("base", "", f"{more} put on it after it was grafted; graft it again")
+
+
+def _import_problems(base: Base, view: View, record: Record, interpreter: str) -> Iterator[Problem]:
+    """That the patched copy is the one that runs: a later ``pip install`` may have put another before it."""
+    from graftwork.trees.import_root import import_root
+
+    engine = record.engine
+    try:
+        found = import_root(view, engine.name, record.python, interpreter, env=_environment(base))  # type: ignore[arg-type]
+    except TreeError as error:
+        yield Problem("import", "", error.message)
+        return
+    if found.root.strip("/") != engine.root.strip("/"):
+        where = f"from /{found.root} ({found.via})"
+        yield Problem("import", "", f"{interpreter} imports {engine.name} {where}, the patches are in {engine.root}")
 
 
 def _diff_ids(config: dict[str, Any]) -> list[str]:
