@@ -162,7 +162,7 @@ def test_a_push_mounts_every_base_layer_and_moves_little(bench: Bench, pushed: d
 
 
 def test_verify_proves_it_wherever_it_is(bench: Bench, pushed: dict[str, Any], tmp_path: Path) -> None:
-    assert bench.ok("verify", "--image", bench.ref("team/sglang"))["digest"] == pushed["grafted"]
+    assert bench.ok("verify", "--image", bench.ref("team/sglang"), "--deep")["digest"] == pushed["grafted"]
     for to, more in [(f"oci:{tmp_path}/full:x", ["--full"]), (f"oci:{tmp_path}/sparse:x", []),
                      (f"docker-archive:{tmp_path}/image.tar", [])]:  # fmt: skip
         done = bench.ok("image", "--base", bench.base, "--to", to, *more)
@@ -243,6 +243,9 @@ def test_a_real_engine_pulls_it_runs_it_and_gives_it_back(
 
 @pytest.mark.engine
 def test_an_engines_own_image_is_grafted_in_the_engine(bench: Bench, pushed: dict[str, Any], docker: Engine) -> None:
+    lacking = bench.run("image", "--base", bench.base, "--to", "docker:lacking:1", **docker.environment)
+    if not docker.docker("images", "--quiet", bench.base).stdout:
+        assert lacking.returncode == 6 and f"docker pull {bench.base} first" in lacking.stderr
     docker.docker("pull", "--quiet", bench.base)
     base = f"docker:{bench.base}"
     done = bench.ok("image", "--base", base, "--to", "docker:patched:1", **docker.environment)
