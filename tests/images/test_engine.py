@@ -51,6 +51,8 @@ class Api:
     def head(self, url: str, params: dict[str, str], **options: Any) -> Any:
         self.requests.append(f"HEAD {params['path']}")
         path = self.root / params["path"].lstrip("/")
+        if path.parent.is_file():
+            return SimpleNamespace(status_code=500, headers={})  # 'not a directory', says a real one
         if not path.is_symlink() and not path.exists():
             return SimpleNamespace(status_code=404, headers={})
         mode = 1 << 31 if path.is_dir() and not path.is_symlink() else 1 << 27 if path.is_symlink() else 0

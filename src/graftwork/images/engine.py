@@ -211,13 +211,13 @@ class EngineView:
         parts = [part for part in path.split("/") if part not in ("", ".")]
         for number, part in enumerate(parts):
             at = at.rpartition("/")[0] if part == ".." else f"{at}/{part}"
-            stat = self._head(at) if at else {}
-            if stat is None:
-                return None
-            if _kind(stat) is Kind.SYMLINK and (follow or number + 1 < len(parts)):
+            more = number + 1 < len(parts)
+            stat = self._head(at)
+            if stat is not None and _kind(stat) is Kind.SYMLINK and (follow or more):
                 at = str(stat["linkTarget"]).rstrip("/")  # the engine has followed it to its end
-                if at and self._head(at) is None:
-                    return None
+                stat = self._head(at)
+            if stat is None or (more and _kind(stat) is not Kind.FOLDER):
+                return None
         return at.lstrip("/")
 
     def _head(self, path: str) -> dict[str, Any] | None:
