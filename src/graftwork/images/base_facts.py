@@ -199,8 +199,11 @@ class BaseTree:
         self.origin = source.name
         self.own: list[str] = []
         self.moved = 0
+        self._kept: dict[RelPath, bytes] = {}
 
     def read(self, path: RelPath) -> bytes:
+        if path in self._kept:
+            return self._kept[path]
         fact = self.facts.of(path)
         if fact is None or fact.kind != "file":
             raise TreeError(f"{path}: not a file in {self.origin}")
@@ -209,7 +212,8 @@ class BaseTree:
             if hashlib.sha256(data).hexdigest() == fact.sha256:
                 return data
         self.own.append(path)
-        return self._from_base(path, fact)
+        self._kept[path] = self._from_base(path, fact)
+        return self._kept[path]
 
     def exists(self, path: RelPath) -> bool:
         fact = self.facts.of(path)
