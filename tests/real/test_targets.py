@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -189,26 +189,25 @@ def _kill_200(tree: Path) -> None:
     assert graftwork("revert", "rocm-gfx950", "--tree", tree).returncode == 0
     argv = sys.argv
     sys.argv = ["graftwork", "apply", "rocm-gfx950", "--tree", str(tree), "--catalog", str(ROOT), "--quiet"]
+    chance = random.Random(1)
     try:
-        killed = sum(_kill_one(tree, stock, patched, instant) for instant in _instants(200))
+        began = time.monotonic()
+        assert _kill_one(tree, stock, patched, 60) is False, "left alone, it gets to its end"
+        whole = (time.monotonic() - began) / 2
+        killed = sum(_kill_one(tree, stock, patched, chance.uniform(0, whole)) for _ in range(200))
     finally:
         sys.argv = argv
-    assert killed > 100
-
-
-def _instants(count: int) -> Iterator[float]:
-    """Seconds after the start; an apply takes some 0.2 s in a warm process."""
-    chance = random.Random(1)
-    yield from (chance.uniform(0, 0.25) for _ in range(count))
+    assert killed > 100, f"only {killed} of 200 were killed on the way; one apply took {whole:.3f} s"
 
 
 def _kill_one(tree: Path, stock: dict[str, bytes], patched: dict[str, bytes], instant: float) -> bool:
-    first, second = _command(), None
-    time.sleep(instant)
+    """Start an apply, kill it *instant* seconds later if it still runs, apply again; whether it was killed."""
+    first, deadline = _command(), time.monotonic() + instant
+    while os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < deadline:
+        time.sleep(0.001)
     os.kill(first, signal.SIGKILL)
     killed = os.WIFSIGNALED(os.waitpid(first, 0)[1])
-    second = _command()
-    assert os.waitpid(second, 0)[1] == 0
+    assert os.waitpid(_command(), 0)[1] == 0
     assert {path: data for path, data in snapshot(tree).items() if not path.startswith(".graftwork")} == patched
     for path, data in stock.items():
         (tree / path).write_bytes(data)
@@ -222,10 +221,10 @@ def _command() -> int:
     if child == 0:
         code = 70
         try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             from graftwork.cli.main import run
 
-            run()
+            with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+                run()
         except SystemExit as end:
             code = int(end.code or 0)
         finally:
