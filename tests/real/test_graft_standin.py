@@ -243,9 +243,6 @@ def test_a_real_engine_pulls_it_runs_it_and_gives_it_back(
 
 @pytest.mark.engine
 def test_an_engines_own_image_is_grafted_in_the_engine(bench: Bench, pushed: dict[str, Any], docker: Engine) -> None:
-    lacking = bench.run("image", "--base", bench.base, "--to", "docker:lacking:1", **docker.environment)
-    if not docker.docker("images", "--quiet", bench.base).stdout:
-        assert lacking.returncode == 6 and f"docker pull {bench.base} first" in lacking.stderr
     docker.docker("pull", "--quiet", bench.base)
     base = f"docker:{bench.base}"
     done = bench.ok("image", "--base", base, "--to", "docker:patched:1", **docker.environment)
@@ -264,6 +261,20 @@ def test_an_engines_own_image_is_grafted_in_the_engine(bench: Bench, pushed: dic
     assert refused.returncode == 2 and "in an engine, which gives no layers" in refused.stderr
     onto = bench.run("image", "--base", "docker:patched:1", **docker.environment)
     assert onto.returncode == 2 and "graft onto its base" in onto.stderr
+
+
+@pytest.mark.engine
+def test_a_registrys_image_goes_to_an_engine_that_has_its_base_and_to_no_other(
+    bench: Bench, pushed: dict[str, Any], docker: Engine
+) -> None:
+    for identity in set(docker.docker("images", "--all", "--quiet").stdout.split()):
+        docker.docker("image", "rm", "--force", identity, check=False)
+    to = ("image", "--base", bench.base, "--to", "docker:there:1")
+    refused = bench.run(*to, **docker.environment)
+    assert refused.returncode == 6 and f"docker pull {bench.base} first" in refused.stderr
+    docker.docker("pull", "--quiet", bench.base)
+    assert bench.ok(*to, **docker.environment)["layer"] == pushed["layer"]
+    docker.docker("run", "--rm", "--network=none", f"--entrypoint={PYTHON}", "there:1", f"/{CHECK}")
 
 
 def _inspect(docker: Engine, name: str) -> dict[str, Any]:
