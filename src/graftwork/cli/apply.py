@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graftwork.catalog.catalog import Catalog
+from graftwork.catalog.targets import Target
 from graftwork.cli import options
 from graftwork.ui import Screen
 
@@ -20,10 +22,9 @@ if TYPE_CHECKING:
 @options.engine_option
 @click.option("--upgrade", is_flag=True, help="Take an earlier revision of a patch out first.")
 def command(
-    target: str,
-    catalog: Path | None,
-    as_json: bool,
-    quiet: bool,
+    screen: Screen,
+    found: Catalog,
+    wanted: Target,
     folder: Path,
     engine_version: str | None,
     upgrade: bool,
@@ -35,8 +36,6 @@ def command(
     from graftwork.patching.apply import apply
     from graftwork.trees.folder import open_folder
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found, wanted = options.setup(catalog, target)
     tree = open_folder(folder, wanted.engine)
     engine = options.engine_of(wanted, tree, engine_version)
     lock = found.lock(wanted)
@@ -47,20 +46,20 @@ def command(
 
     planned = apply(
         tree,
-        target,
+        wanted.name,
         found.patches(wanted),
         engine,
         record_of,
         optional=wanted.optional,
         upgrade=upgrade,
     )
-    screen.step("target", f"{target}: {wanted.engine} {engine.version} on {wanted.platform} ({tree.origin})")
+    screen.step("target", f"{wanted.name}: {wanted.engine} {engine.version} on {wanted.platform} ({tree.origin})")
     report.show(planned, screen)
     refusal = planned.refusal()
-    if as_json:
-        screen.document(report.as_dict(planned, target, wanted.engine))
+    if screen.as_json:
+        screen.document(report.as_dict(planned, wanted.name, wanted.engine))
     if refusal is not None:
-        if not as_json:
+        if not screen.as_json:
             screen.error(refusal)
         return refusal.exit_code
     wrote = [change.path for change in planned.changes]

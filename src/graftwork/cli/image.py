@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from graftwork.catalog.catalog import Catalog
+from graftwork.catalog.targets import Target
 from graftwork.cli import options
+from graftwork.cli.wish import Wish
 from graftwork.ui import Screen
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def base_options(function: F) -> F:
-    """Options of a build on a base."""
+def wish_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Options of a build on a base; *function* is given them as keywords of a Wish."""
     for option in (
         click.option(
             "--key", type=click.Path(path_type=Path), help="Sign with this key (cosign's PEM; COSIGN_PASSWORD)."
@@ -37,7 +38,7 @@ def base_options(function: F) -> F:
 
 @click.command("image")
 @options.common
-@base_options
+@wish_options
 @click.option(
     "--to",
     multiple=True,
@@ -48,38 +49,28 @@ def base_options(function: F) -> F:
 @click.option("--require-base", is_flag=True, help="Exit 6 where the target's base is not at hand.")
 @click.option("--dockerfile", is_flag=True, help="Write a Dockerfile and a bake file for BuildKit instead of grafting.")
 def command(
-    target: str,
-    catalog: Path | None,
-    as_json: bool,
-    quiet: bool,
-    dist: Path | None,
-    base: str | None,
-    platforms: tuple[str, ...],
-    max_bytes: int | None,
-    insecure: bool,
-    attest: bool,
-    key: Path | None,
+    screen: Screen,
+    found: Catalog,
+    wanted: Target,
     to: tuple[str, ...],
     full: bool,
     require_base: bool,
     dockerfile: bool,
+    **rest: Any,
 ) -> int:
     """Build dist/TARGET/oci, the payload, and prove it; on a base, graft it there too."""
     from graftwork.cli.building import run
-    from graftwork.cli.wish import Wish
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found, wanted = options.setup(catalog, target)
-    wish = Wish(base, to, platforms, full, require_base or bool(to), max_bytes, insecure, dist, attest, key)
+    wish = Wish(to=to, full=full, require_base=require_base or bool(to), **rest)
     document = run(found, wanted, wish, screen)
     if dockerfile:
         from graftwork.images.dockerfile import write
         from graftwork.images.record import parse_record
 
-        folder = (dist or found.root / "dist") / target
+        folder = (wish.dist or found.root / "dist") / wanted.name
         record = parse_record((folder / "record.json").read_bytes(), str(folder / "record.json"))
-        for file in write(wanted, record, base, folder):
+        for file in write(wanted, record, wish.base, folder):
             screen.step("wrote", str(file))
-    if as_json:
+    if screen.as_json:
         screen.document(document)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,22 +20,18 @@ from graftwork.ui import Screen, size
 )
 @click.option("--base", metavar="REF", help="Where the pinned base can be read, if not under its own name.")
 @click.option("--insecure", is_flag=True, help="Plain HTTP to a registry that is not on this machine.")
-def command(
-    target: str, catalog: Path | None, as_json: bool, quiet: bool, check: bool, base: str | None, insecure: bool
-) -> int:
+def command(screen: Screen, found: Catalog, wanted: Target, check: bool, base: str | None, insecure: bool) -> int:
     """Write deploy/docker/locks/TARGET.json, and TARGET.base.json where the base can be read; or check them."""
     import msgspec
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found, wanted = options.setup(catalog, target)
     lock = found.lock(wanted) if check else _resolve(found, wanted, screen)
     for wheel in lock.wheels:
         screen.step("pinned", f"{wheel.file}: RECORD {wheel.record_sha256[:12]}")
     said = _check_base(found, wanted, base, insecure) if check else _index_base(found, wanted, base, insecure, screen)
     screen.step("base", said)
-    if as_json:
-        screen.document({"target": target, "base": said, **msgspec.to_builtins(lock)})
-    screen.result(f"lock {'matches' if check else 'written'}: {found.lock_file(target)}")
+    if screen.as_json:
+        screen.document({"target": wanted.name, "base": said, **msgspec.to_builtins(lock)})
+    screen.result(f"lock {'matches' if check else 'written'}: {found.lock_file(wanted.name)}")
     return 0
 
 

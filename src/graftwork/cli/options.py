@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,16 +24,23 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def common(function: F) -> F:
-    """--catalog, --json, --quiet, and the target."""
+def common(function: Callable[..., int]) -> Callable[..., int]:
+    """The target, --catalog, --json and --quiet; *function* is given the screen, the catalog and the target."""
+
+    @functools.wraps(function)
+    def call(target: str, catalog: Path | None, as_json: bool, quiet: bool, **rest: Any) -> int:
+        screen = Screen(as_json=as_json, quiet=quiet)
+        found = Catalog.find(catalog)
+        return function(screen, found, found.target(target), **rest)
+
     for option in (
         click.argument("target", metavar="TARGET"),
         click.option("--quiet", "-q", is_flag=True, help="Only the result and errors."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
         click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/."),
     ):
-        function = option(function)
-    return function
+        call = option(call)
+    return call
 
 
 def tree_option(required: bool = False) -> Callable[[F], F]:
@@ -102,9 +110,3 @@ def say_wheel(tree: Tree, screen: Screen) -> None:
     if moved is not None:
         cost = f"{size(moved)} moved in {requests} requests, every file checked against RECORD"
         screen.step("wheel", f"{tree.origin}: {cost if moved else 'all from the cache'}")
-
-
-def setup(catalog: Path | None, target: str) -> tuple[Catalog, Target]:
-    """The catalog and the target."""
-    found = Catalog.find(catalog)
-    return found, found.target(target)

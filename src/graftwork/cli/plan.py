@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from graftwork.catalog.catalog import Catalog
+from graftwork.catalog.targets import Target
 from graftwork.cli import options
 from graftwork.ui import Screen
 
@@ -18,10 +20,9 @@ from graftwork.ui import Screen
 @options.engine_option
 @click.option("--diff", "as_diff", is_flag=True, help="Print what would change as a unified diff.")
 def command(
-    target: str,
-    catalog: Path | None,
-    as_json: bool,
-    quiet: bool,
+    screen: Screen,
+    found: Catalog,
+    wanted: Target,
     folder: Path | None,
     wheel: Path | None,
     engine_version: str | None,
@@ -32,8 +33,6 @@ def command(
     from graftwork.patching.plan import plan
     from graftwork.trees.tree import Tree
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found, wanted = options.setup(catalog, target)
     source: AbstractContextManager[Tree]
     if folder is not None and wheel is not None:
         raise click.UsageError("--tree and --wheel are two sources; give one")
@@ -51,11 +50,11 @@ def command(
         engine = options.engine_of(wanted, tree if folder or wheel else None, engine_version)
         planned = plan(tree, found.patches(wanted), engine, wanted.optional)
         options.say_wheel(tree, screen)
-    screen.step("target", f"{target}: {wanted.engine} {engine.version} on {wanted.platform} ({planned.origin})")
+    screen.step("target", f"{wanted.name}: {wanted.engine} {engine.version} on {wanted.platform} ({planned.origin})")
     report.show(planned, screen)
     refusal = planned.refusal()
-    if as_json:
-        screen.document(report.as_dict(planned, target, wanted.engine))
+    if screen.as_json:
+        screen.document(report.as_dict(planned, wanted.name, wanted.engine))
     elif as_diff and refusal is None:
         click.echo(report.diff(planned), nl=False)
     if refusal is None:
@@ -63,6 +62,6 @@ def command(
             f"{len(planned.pending)} of {len(planned.patches)} patches to apply, {len(planned.changes)} files"
         )
         return 0
-    if not as_json:
+    if not screen.as_json:
         screen.error(refusal)
     return refusal.exit_code

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from graftwork.catalog.catalog import Catalog
+from graftwork.catalog.targets import Target
 from graftwork.cli import options
 from graftwork.ui import Screen
 
@@ -14,16 +16,12 @@ from graftwork.ui import Screen
 @options.common
 @options.tree_option(required=True)
 @options.engine_option
-def command(
-    target: str, catalog: Path | None, as_json: bool, quiet: bool, folder: Path, engine_version: str | None
-) -> int:
+def command(screen: Screen, found: Catalog, wanted: Target, folder: Path, engine_version: str | None) -> int:
     """Restore every file that the patches of TARGET are in."""
     from graftwork.names import rel_path
     from graftwork.patching.apply import revert
     from graftwork.trees.folder import open_folder
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found, wanted = options.setup(catalog, target)
     tree = open_folder(folder, wanted.engine)
     engine = options.engine_of(wanted, tree, engine_version)
 
@@ -32,10 +30,10 @@ def command(
             name = rel_path(path)
             return wheel.read(name) if wheel.exists(name) else None
 
-    paths = revert(tree, target, found.patches(wanted), engine, pristine)
+    paths = revert(tree, wanted.name, found.patches(wanted), engine, pristine)
     for path in paths:
         screen.step("restored", path)
-    if as_json:
-        screen.document({"target": target, "tree": tree.origin, "restored": paths})
+    if screen.as_json:
+        screen.document({"target": wanted.name, "tree": tree.origin, "restored": paths})
     screen.result(f"reverted: {len(paths)} files restored" if paths else "nothing to revert")
     return 0

@@ -42,10 +42,9 @@ class _Wish:
 @click.option("--max-bytes", type=int, metavar="N", help="The most bytes that may be moved in all.")
 @options.engine_option
 def command(
-    target: str,
-    catalog: Path | None,
-    as_json: bool,
-    quiet: bool,
+    screen: Screen,
+    found: Catalog,
+    wanted: Target,
     folder: Path | None,
     image: str | None,
     deep: bool,
@@ -56,23 +55,21 @@ def command(
     engine_version: str | None,
 ) -> int:
     """Prove hashes, markers and bytecode of a patched folder, a payload, or a whole image, without running it."""
-    screen = Screen(as_json=as_json, quiet=quiet)
     if folder is not None and image is not None:
         raise click.UsageError("--tree and --image are two artifacts; give one")
-    found, wanted = options.setup(catalog, target)
     if folder:
         proof = _tree(found, wanted, folder, engine_version, screen)
     else:
         proof = _image(found, wanted, image, _Wish(deep, platform, insecure, max_bytes, key), screen)
         _expected(found, wanted, proof)
-    if as_json and proof.proved:
-        screen.document({"target": target, "subject": proof.subject, "digest": proof.digest, "proved": True})
+    if screen.as_json and proof.proved:
+        screen.document({"target": wanted.name, "subject": proof.subject, "digest": proof.digest, "proved": True})
     proof.demand()
     for file in proof.record.files:
         screen.step("proved", f"{file.path} {file.sha256[:12]}")
     for marker in proof.record.markers:
         screen.step("marker", f"{marker.value} in {marker.function}")
-    screen.result(f"proved: {proof.subject} holds {target}")
+    screen.result(f"proved: {proof.subject} holds {wanted.name}")
     return 0
 
 
