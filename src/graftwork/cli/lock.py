@@ -9,7 +9,7 @@ import click
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Lock, Target
 from graftwork.cli import options
-from graftwork.errors import PinError, UnreachableError
+from graftwork.errors import PinError, TreeError, UnreachableError
 from graftwork.ui import Screen, size
 
 
@@ -48,8 +48,11 @@ def _resolve(found: Catalog, target: Target, screen: Screen) -> Lock:
 
     lock = locking.resolve(target, fetch)
     file = found.lock_file(target.name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, locking.dumped(lock))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, locking.dumped(lock))
+    except OSError as error:
+        raise TreeError(f"cannot write {file}: {error.strerror}", hint="Check its owner and space.") from error
     return lock
 
 

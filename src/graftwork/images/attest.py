@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graftwork.errors import ProofError
+from graftwork.errors import ProofError, TreeError
 from graftwork.images import provenance, sbom
 from graftwork.images.record import Base, Record
 from graftwork.names import RelPath
@@ -57,12 +57,15 @@ def documents(
 
 
 def write(found: Documents, folder: Path, prefix: str = "") -> list[Path]:
-    """``sbom.cdx.json``, ``provenance.json`` and, if signed, ``provenance.dsse.json`` in *folder*."""
+    """``sbom.cdx.json``, ``provenance.json`` and, if signed, ``provenance.dsse.json`` in *folder*. Or TreeError."""
     files = {f"{prefix}sbom.cdx.json": found.sbom, f"{prefix}provenance.json": found.provenance}
     if found.envelope is not None:
         files[f"{prefix}provenance.dsse.json"] = found.envelope
-    for name, data in files.items():
-        replace_file(folder / name, data)
+    try:
+        for name, data in files.items():
+            replace_file(folder / name, data)
+    except OSError as error:
+        raise TreeError(f"cannot write {folder / name}: {error.strerror}", hint="Check its owner and space.") from error
     return [folder / name for name in files]
 
 

@@ -89,8 +89,12 @@ def facts_of(
     seen = view or merged_view(base, source, index=True)
     index = scan(base, seen, target, wanted)
     if kept:
-        kept[-1].parent.mkdir(parents=True, exist_ok=True)
-        replace_file(kept[-1], encode_index(index))
+        try:
+            kept[-1].parent.mkdir(parents=True, exist_ok=True)
+            replace_file(kept[-1], encode_index(index))
+        except OSError as error:
+            hint = "Check its owner and space, or set GRAFTWORK_CACHE."
+            raise TreeError(f"cannot write {kept[-1]}: {error.strerror}", hint=hint) from error
     return Facts(index, "scanned", seen.moved)
 
 

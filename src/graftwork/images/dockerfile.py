@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graftwork.catalog.targets import Target
+from graftwork.errors import TreeError
 from graftwork.images.record import CHECK_PATH, FOLDER, Record
 from graftwork.oci.layout import replace_file
 
@@ -40,8 +41,11 @@ RUN rm -f {stale} && {shlex.quote(target.base.interpreter)} /{CHECK_PATH}
         }
     }
     files = [folder / "Dockerfile", folder / "docker-bake.json"]
-    replace_file(files[0], text.encode("utf-8"))
-    replace_file(files[1], (json.dumps(bake, indent=2, sort_keys=True) + "\n").encode("utf-8"))
+    try:
+        replace_file(files[0], text.encode("utf-8"))
+        replace_file(files[1], (json.dumps(bake, indent=2, sort_keys=True) + "\n").encode("utf-8"))
+    except OSError as error:
+        raise TreeError(f"cannot write to {folder}: {error.strerror}", hint="Check its owner and space.") from error
     return files
 
 
