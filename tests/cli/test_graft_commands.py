@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,28 +32,6 @@ from tiny import (
     white_out,
 )
 from toys import ROOT, TOY_SOURCE
-
-
-@pytest.fixture
-def registry() -> Iterator[Quirky]:
-    with serve() as found:
-        yield found
-
-
-@pytest.fixture
-def store(registry: Quirky) -> Store:
-    return Store(registry.host)
-
-
-@pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return tiny_workshop(tmp_path)
-
-
-@pytest.fixture
-def base(store: Store) -> str:
-    put_image(store, "base/toy", "1", base_layers())
-    return f"{store.host}/base/toy:1"
 
 
 def push(workshop: Workshop, store: Store, base: str, name: str = "team/toy", *more: str) -> dict[str, Any]:
@@ -431,3 +408,20 @@ def test_make_image_with_a_base(workshop: Workshop, base: str, tmp_path: Path) -
     layout = json.loads(done.stdout)["written"][0]["to"]
     assert layout == f"oci:{workshop.root / 'dist/t/image'}:t"
     assert workshop.ok("verify", "--image", layout)["proved"]
+
+
+def test_a_payload_built_without_its_base_is_the_one_that_is_grafted(tmp_path: Path, store: Store) -> None:
+    """With the base in the lock, modes, owners and folders are the base's, whether or not it can be reached."""
+    digest = put_image(store, "base/toy", "1", base_layers())
+    workshop = tiny_workshop(tmp_path, digest=digest)
+    workshop.ok("lock", "--base", f"{store.host}/base/toy:1")
+    pushed = push(workshop, store, f"{store.host}/base/toy:1")
+    alone = workshop.ok("image")
+    assert alone["base"] is None and alone["layer"] == pushed["layer"]
+
+
+def test_a_payload_of_a_base_that_differs_from_the_wheel_needs_the_base(tmp_path: Path, store: Store) -> None:
+    digest = put_image(store, "base/toy", "1", base_layers(TOY_SOURCE.replace("# how many", "# of how many").encode()))
+    workshop = tiny_workshop(tmp_path, digest=digest)
+    workshop.ok("lock", "--base", f"{store.host}/base/toy:1")
+    assert "differs from the pinned wheel's" in workshop.refused(6, "image")

@@ -112,6 +112,7 @@ def _payload_only(
     began: float,
     screen: Screen,
 ) -> dict[str, Any]:
+    from graftwork.images import base_facts
     from graftwork.images.from_plan import payload_spec
     from graftwork.images.payload import build_payload
     from graftwork.images.prove import prove_layer
@@ -119,13 +120,16 @@ def _payload_only(
     from graftwork.patching.plan import plan
 
     target = request.target
-    planned = plan(request.wheel, request.patches, request.engine, target.optional)
+    wanted = base_facts.wanted_files(request.patches, request.engine)
+    facts = base_facts.locked(catalog.base_index_file(target.name), target, wanted)
+    tree = base_facts.BaseTree(facts, request.wheel, None, None) if facts else request.wheel
+    planned = plan(tree, request.patches, request.engine, target.optional)
     options.say_wheel(request.wheel, screen)
     report.show(planned, screen)
     refusal = planned.refusal()
     if refusal is not None:
         raise refusal
-    payload = build_payload(payload_spec(target, planned, request.lock), request.dist)
+    payload = build_payload(payload_spec(target, planned, request.lock, facts), request.dist)
     prove_layer(payload.layout, target.name, payload.record).demand()
     same = _say_payload(payload, before, screen)
     said = attesting.payload_documents(catalog, payload, planned, wish, key, screen)

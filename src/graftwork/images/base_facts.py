@@ -14,7 +14,7 @@ from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import Diff, NewFile
 from graftwork.catalog.rules import edit_files
 from graftwork.catalog.targets import Target
-from graftwork.errors import PinError, TreeError, UsageError
+from graftwork.errors import PinError, TreeError, UnreachableError, UsageError
 from graftwork.images.graft import Base, strip
 from graftwork.images.prove_image import View, merged_view
 from graftwork.images.record import Folder
@@ -96,6 +96,22 @@ def facts_of(
             hint = "Check its owner and space, or set GRAFTWORK_CACHE."
             raise TreeError(f"cannot write {kept[-1]}: {error.strerror}", hint=hint) from error
     return Facts(index, "scanned", seen.moved)
+
+
+def locked(place: Path, target: Target, wanted: Sequence[RelPath]) -> Facts | None:
+    """The facts that the lock keeps of the pinned base, for a build that cannot reach it; None if it keeps none."""
+    if not place.is_file():
+        return None
+    index = decode_index(place.read_bytes(), str(place))
+    known = {item.path for item in index.paths}
+    asked = {f"{index.root.strip('/')}/{path}".lstrip("/") for path in wanted}
+    same = target.base.digest in (index.digest, index.manifest_digest) and index.python == target.base.python
+    if not same or not asked <= known:
+        raise PinError(
+            f"{place}: made for {index.digest}, or for other patches, than target {target.name} has now",
+            hint=f"run: graftwork lock {target.name}",
+        )
+    return Facts(index, "lock")
 
 
 def is_kept(base: Base, target: Target, wanted: Sequence[RelPath], kept: Sequence[Path]) -> bool:
@@ -198,9 +214,9 @@ class BaseTree:
     ``own`` are the files that had to come from the base, which moved ``moved`` bytes.
     """
 
-    def __init__(self, facts: Facts, wheel: Tree, source: Source, view: View | None) -> None:
+    def __init__(self, facts: Facts, wheel: Tree, source: Source | None, view: View | None) -> None:
         self.facts, self.wheel, self.source, self.view = facts, wheel, source, view
-        self.origin = source.name
+        self.origin = source.name if source else facts.index.image
         self.own: list[str] = []
         self.moved = 0
         self._kept: dict[RelPath, bytes] = {}
@@ -234,6 +250,12 @@ class BaseTree:
             if hashlib.sha256(data).hexdigest() != fact.sha256:
                 raise PinError(f"{path} in {self.origin}: changed while it was read")
             return data
+        if self.source is None:
+            raise UnreachableError(
+                f"{path} of {self.origin} differs from the pinned wheel's (the lock's index says so), and the base "
+                "cannot be read",
+                hint="name a copy of the base with --base",
+            )
         from graftwork.trees.image import IndexedImageTree
 
         tree = IndexedImageTree(self.source.blobs, self.facts.index)
