@@ -19,7 +19,7 @@ from toys import Toy
 
 from graftwork.catalog.catalog import Catalog, wheel_for
 from graftwork.catalog.patches import PatchFile, Upstream
-from graftwork.errors import GraftworkError, UnreachableError, UsageError
+from graftwork.errors import GraftworkError, UnreachableError
 from graftwork.images.from_plan import payload_spec
 from graftwork.images.payload import PayloadSpec, record_for
 from graftwork.images.record import Base, Record, render_record
@@ -29,8 +29,6 @@ from graftwork.oci.model import MANIFEST, Descriptor, Platform, sha256_digest
 from graftwork.patching.assess import Engine
 from graftwork.patching.plan import Plan, plan
 from graftwork.trees.folder import FolderTree
-
-pytest.importorskip("cyclonedx", reason="the extra 'sbom' is not installed")
 
 IMAGE = Descriptor(MANIFEST, "sha256:" + "a" * 64, 1234, platform=Platform("amd64", "linux"))
 DIFF = (
@@ -240,13 +238,6 @@ def test_a_patch_without_its_diff_is_our_fault(record: Record) -> None:
         with pytest.raises(GraftworkError, match=f"sglang/rows is in the image, but {says}") as caught:
             sbom(record, IMAGE, patches, diffs, base=None)
         assert caught.value.exit_code == 70
-
-
-def test_without_the_extra(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cyclonedx.model.bom", None)
-    with pytest.raises(UsageError, match=r"the extra 'sbom' \(cyclonedx\.model\.bom is missing\)") as caught:
-        sbom(record, IMAGE, [], {}, base=None)
-    assert "graftwork[sbom]" in caught.value.hint
 
 
 _SCRIPT = """

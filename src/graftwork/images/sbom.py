@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graftwork.catalog.patches import PatchFile, Upstream
-from graftwork.errors import GraftworkError, UsageError
+from graftwork.errors import GraftworkError
 from graftwork.images.provenance import NAMESPACE, base_uri, engine_uri, image_uri, utc, wheel_uri
 from graftwork.images.record import Base, Patch, Record, render_record
 from graftwork.oci.canonical import readable_json
@@ -46,9 +46,7 @@ def sbom(
 
     *patches* are the catalog's, *diffs* the unified diff that each patch in the image is, by its id (``patch_diffs``).
     *base* is what was grafted on (None: a bare payload), *name* the reference that the image is pushed as.
-    UsageError without the extra 'sbom'.
     """
-    with_extra()
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
@@ -94,16 +92,6 @@ def upstream_url(row: Upstream) -> str:
     """The page of an upstream issue or pull request."""
     repository, _, number = row.ref.partition("#")
     return f"https://github.com/{repository}/{'pull' if row.kind == 'pull' else 'issues'}/{number}"
-
-
-def with_extra() -> None:
-    """UsageError that names the extra if the library is not installed."""
-    try:
-        import cyclonedx.model.bom  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"an SBOM needs the extra 'sbom' ({error.name} is missing)", hint="pip install 'graftwork[sbom]'"
-        ) from error
 
 
 def _bom(
