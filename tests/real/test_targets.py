@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,15 +243,42 @@ def test_ranged_reading_moves_under_a_megabyte(tmp_path: Path) -> None:
     assert again.returncode == 0 and "all from the cache" in again.stdout
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_image_is_the_same_twice_and_in_another_python(tmp_path: Path, target: str) -> None:
-    first = json.loads(graftwork("image", target, "--dist", tmp_path / "a", "--json").stdout)
-    again = json.loads(graftwork("image", target, "--dist", tmp_path / "a", "--json").stdout)
-    assert again["unchanged"] and again["digest"] == first["digest"]
-    other = json.loads(
-        graftwork("image", target, "--dist", tmp_path / "b", "--json", TZ="Asia/Tokyo", LC_ALL="C").stdout
+def built(target: str, dist: Path, *, python: str = sys.executable, umask: int = 0o022, **env: str) -> dict[str, Any]:
+    """The JSON document of ``graftwork image``, and what was written beside the image."""
+    command = [
+        python,
+        "-c",
+        "from graftwork.cli.main import run; run()",
+        "image",
+        target,
+        "--dist",
+        str(dist),
+        "--json",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=True, umask=umask
     )
-    assert other["digest"] == first["digest"]
+    beside = {name: (dist / target / name).read_bytes() for name in ("record.json", "sbom.cdx.json", "provenance.json")}
+    return {**json.loads(done.stdout), "beside": beside}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_same_image_again_and_under_another_umask_zone_and_locale(tmp_path: Path, target: str) -> None:
+    first = built(target, tmp_path / "a")
+    again = built(target, tmp_path / "a")
+    assert again["unchanged"] and again["digest"] == first["digest"]
+    other = built(target, tmp_path / "b", umask=0o077, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")
+    assert (other["digest"], other["beside"]) == (first["digest"], first["beside"])
+
+
+def test_the_same_image_from_every_python(tmp_path: Path) -> None:
+    others = sorted(ROOT.glob(".venv-3.*/bin/python"))
+    if not others:
+        pytest.skip("no environment of another Python here: make test-pythons makes them")
+    first = built("rocm-gfx950", tmp_path / "a")
+    for number, python in enumerate(others):
+        other = built("rocm-gfx950", tmp_path / str(number), python=str(python))
+        assert (other["digest"], other["beside"]) == (first["digest"], first["beside"]), python
 
 
 @pytest.mark.parametrize("target", TARGETS)
