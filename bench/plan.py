@@ -110,7 +110,7 @@ def measure(target: str, rounds: int, work: Path) -> tuple[dict[str, Case], Case
     """The timed cases by name, and the image build with a warm cache."""
     tree, diff = work / "tree", work / "patches.diff"
     subprocess.run([sys.executable, __file__, "--target", target, "--prepare", str(tree)], check=True)
-    diff.write_text(said("plan", target, "--tree", str(tree), "--quiet", "--diff"), "utf-8")
+    diff.write_text(said("plan", target, "--tree", str(tree), "--diff"), "utf-8")
     planned = json.loads(said("plan", target, "--tree", str(tree), "--quiet", "--json"))
     largest = max((tree / file["path"] for file in planned["files"]), key=lambda file: file.stat().st_size)
     python = sys.executable

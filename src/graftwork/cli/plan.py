@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def command(
     from graftwork.patching.plan import plan
     from graftwork.trees.tree import Tree
 
+    if as_diff:
+        screen.stream = sys.stderr  # stdout holds the diff and nothing else
     source: AbstractContextManager[Tree]
     if folder is not None and wheel is not None:
         raise click.UsageError("--tree and --wheel are two sources; give one")
