@@ -59,9 +59,13 @@ class Api:
         target = ""
         if path.is_symlink():
             text = str(path.readlink())
+            end = self.root / text.lstrip("/") if text.startswith("/") else path
             try:
-                target = str((self.root / text.lstrip("/") if text.startswith("/") else path).resolve())
+                target = str(end.resolve())
+                looped = end.resolve().is_symlink()  # from 3.13 on, resolve() leaves a loop as it is
             except (OSError, RuntimeError):
+                looped = True
+            if looped:
                 return SimpleNamespace(status_code=500, headers={})
             target = "/" + str(Path(target).relative_to(self.root))
         text = json.dumps({"name": path.name, "mode": mode, "size": 0, "linkTarget": target})
