@@ -77,16 +77,14 @@ def image_documents(
 
     pushed = [item["to"] for item in shipped["written"] if "mounted" in item]
     folder = parts[-1].payload.record_file.parent
+    said = {name: _documents(catalog, parts, name, key) if wish.attest else [] for name in pushed or [""]}
     written: list[Path] = []
-    if wish.attest:
-        for part in parts:
-            prefix = "" if len(parts) == 1 else f"{str(part.image.platform).replace('/', '-')}."
-            written += attest.write(_documents(catalog, part, pushed[0] if pushed else "", key), folder, prefix)
+    for part, found in zip(parts, next(iter(said.values())), strict=False):
+        prefix = "" if len(parts) == 1 else f"{str(part.image.platform).replace('/', '-')}."
+        written += attest.write(found, folder, prefix)
     for name in pushed:
         with _registry(name, source, wish, traffic) as (registry, ref):
-            attached = 0
-            for part in parts if wish.attest else ():
-                attached += attest.attach(_documents(catalog, part, name, key), registry, ref.repository)
+            attached = sum(attest.attach(found, registry, ref.repository) for found in said[name])
             if attached:
                 screen.step("attached", f"{attached} documents to {ref}: SBOM and provenance of each platform")
             for digest in dict.fromkeys([bundled.top.digest, *(p.image.grafted.manifest.digest for p in parts)]):
@@ -95,22 +93,26 @@ def image_documents(
     return _written(written, screen)
 
 
-def _documents(catalog: Catalog, part: Part, name: str, key: PrivateKey | None) -> Documents:
+def _documents(catalog: Catalog, parts: Sequence[Part], name: str, key: PrivateKey | None) -> list[Documents]:
+    """The documents of each platform's manifest, as the image is called *name*."""
     from graftwork.images import attest
     from graftwork.images.provenance import catalog_inputs
     from graftwork.images.record import Base
 
-    grafted = part.image.grafted
-    return attest.documents(
-        part.payload.record,
-        part.plan,
-        catalog_inputs(catalog, catalog.target(part.payload.record.target)),
-        grafted.manifest.descriptor(platform=part.image.platform),
-        part.payload.layer.digest,
-        base=Base(grafted.input_name, grafted.input_digest),
-        name=name,
-        key=key,
-    )
+    inputs = catalog_inputs(catalog, catalog.target(parts[0].payload.record.target))
+    return [
+        attest.documents(
+            part.payload.record,
+            part.plan,
+            inputs,
+            part.image.grafted.manifest.descriptor(platform=part.image.platform),
+            part.payload.layer.digest,
+            base=Base(part.image.grafted.input_name, part.image.grafted.input_digest),
+            name=name,
+            key=key,
+        )
+        for part in parts
+    ]
 
 
 @contextlib.contextmanager
