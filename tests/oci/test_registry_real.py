@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -193,14 +194,12 @@ def cutting(host: str, allowed: Callable[[int], int]) -> Iterator[str]:
 
     def pump(source: socket.socket, sink: socket.socket, limit: int) -> None:
         moved = 0
-        try:
+        with contextlib.suppress(OSError):  # either end may hang up; then both are closed below
             while data := source.recv(16384):
                 sink.sendall(data)
                 moved += len(data)
                 if limit and moved >= limit:
                     break
-        except OSError:
-            pass
         for end in (source, sink):
             try:
                 end.shutdown(socket.SHUT_RDWR)

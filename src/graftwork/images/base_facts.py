@@ -103,10 +103,7 @@ def locked(place: Path, target: Target, wanted: Sequence[RelPath]) -> Facts | No
     if not place.is_file():
         return None
     index = decode_index(place.read_bytes(), str(place))
-    known = {item.path for item in index.paths}
-    asked = {f"{index.root.strip('/')}/{path}".lstrip("/") for path in wanted}
-    same = target.base.digest in (index.digest, index.manifest_digest) and index.python == target.base.python
-    if not same or not asked <= known:
+    if target.base.digest not in (index.digest, index.manifest_digest) or not _answers(index, target, wanted):
         raise PinError(
             f"{place}: made for {index.digest}, or for other patches, than target {target.name} has now",
             hint=f"run: graftwork lock {target.name}",
@@ -278,9 +275,12 @@ def _kept(place: Path, base: Base, target: Target, wanted: Sequence[RelPath]) ->
     try:
         index = decode_index(place.read_bytes(), str(place))
     except (UsageError, PinError):
-        place.unlink()  # a spoiled one is as good as none: it is made again
-        return None
-    known = {item.path for item in index.paths}
-    asked = {f"{index.root.strip('/')}/{path}".lstrip("/") for path in wanted}
+        return None  # a spoiled one is as good as none: a scan writes the cache's again, and leaves the lock's alone
     same = [layer.digest for layer in index.layers] == [layer.digest for layer in base.manifest.layers]
-    return index if same and index.python == target.base.python and asked <= known else None
+    return index if same and _answers(index, target, wanted) else None
+
+
+def _answers(index: BaseIndex, target: Target, wanted: Sequence[RelPath]) -> bool:
+    """Whether *index* was made for the target's Python and knows every wanted path."""
+    asked = {f"{index.root.strip('/')}/{path}".lstrip("/") for path in wanted}
+    return index.python == target.base.python and asked <= {item.path for item in index.paths}
