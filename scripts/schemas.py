@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from graftwork.catalog.catalog import Catalog
-from graftwork.catalog.patches import PatchFile, RevisionFile
+from graftwork.catalog.patches import MutantFile, PatchFile, RevisionFile
+from graftwork.catalog.seen import UpstreamFile
 from graftwork.catalog.targets import Lock, Target
 from graftwork.catalog.toml import schema_of
 
@@ -15,7 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = {
     "patch": (PatchFile, "graftwork patch.toml"),
     "revision": (RevisionFile, "graftwork earlier revision of a patch"),
+    "mutants": (MutantFile, "graftwork mutants of a patch"),
     "target": (Target, "graftwork target"),
+    "upstream": (UpstreamFile, "graftwork upstream.json"),
     "lock": (Lock, "graftwork lock"),
 }
 

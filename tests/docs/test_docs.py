@@ -101,12 +101,20 @@ SECTIONS = {
     "Diff": ("docs/patch-toml.md", ["[[edit]]", '`kind = "diff"`']),
     "NewFile": ("docs/patch-toml.md", ["[[edit]]", '`kind = "file"`']),
     "Marker": ("docs/patch-toml.md", ["[[marker]]"]),
+    "Mutant": ("docs/patch-toml.md", ["mutants.toml"]),
+    "MutantFile": ("docs/patch-toml.md", ["mutants.toml"]),
     "Revision": ("docs/patch-toml.md", ["[[earlier]]"]),
     "RevisionFile": ("docs/patch-toml.md", ["The top"]),
     "ObsoleteWhen": ("docs/patch-toml.md", ["[[obsolete_when]]"]),
     "NotNeeded": ("docs/patch-toml.md", ["[[not_needed]]"]),
     "Launch": ("docs/patch-toml.md", ["[[launch]]"]),
     "Upstream": ("docs/patch-toml.md", ["[[upstream]]"]),
+    "Searched": ("docs/patch-toml.md", ["[[searched]]"]),
+    "UpstreamFile": ("docs/upstream.md", ["upstream.json"]),
+    "Seen": ("docs/upstream.md", ["refs"]),
+    "Contained": ("docs/upstream.md", ["contained"]),
+    "Collision": ("docs/upstream.md", ["collisions"]),
+    "Scan": ("docs/upstream.md", ["scans"]),
     "Evidence": ("docs/patch-toml.md", ["[[evidence]]"]),
     "Target": ("docs/targets.md", ["The target"]),
     "Base": ("docs/targets.md", ["[base]"]),
@@ -131,7 +139,7 @@ def test_every_key_is_documented(name: str) -> None:
     shape = definitions()[name]
     unsaid = [key for key in shape["properties"] if f"`{key}`" not in part]
     assert not unsaid
-    if name in ("Lock", "WheelLock"):
+    if name in ("Lock", "WheelLock", "UpstreamFile", "Seen", "Contained", "Collision", "Scan"):
         return  # made by a command: nobody needs to know which keys must be given
     stars = {row[0].split("`")[1]: row[0].endswith("*") for row in rows(part) if row[0].startswith("`")}
     required = {key: key in shape["required"] for key in shape["properties"]}

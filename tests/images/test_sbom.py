@@ -19,6 +19,7 @@ from toys import Toy
 
 from graftwork.catalog.catalog import Catalog, wheel_for
 from graftwork.catalog.patches import PatchFile, Upstream
+from graftwork.catalog.seen import Seen
 from graftwork.errors import GraftworkError, UnreachableError
 from graftwork.images.from_plan import payload_spec
 from graftwork.images.payload import PayloadSpec, record_for
@@ -39,8 +40,17 @@ DIFFS = {"sglang/rows": DIFF}
 
 
 def link(ref: str, kind: str, relation: str, state: str = "open") -> Upstream:
-    data = {"ref": ref, "kind": kind, "relation": relation, "state": state, "as_of": "2026-09-23", "method": "read"}
-    return msgspec.convert(data, Upstream)
+    return msgspec.convert({"ref": ref, "kind": kind, "relation": relation, "assumes": state}, Upstream)
+
+
+def seen(*patches: PatchFile) -> dict[str, Seen]:
+    """All that is assumed was also seen."""
+    rows = [
+        {"ref": row.ref, "kind": row.kind, "state": row.assumes, "as_of": "2026-09-23", "method": "read"}
+        for spec in patches
+        for row in spec.upstream
+    ]
+    return {row["ref"]: msgspec.convert(row, Seen) for row in rows if row["ref"]}
 
 
 def entry(*upstream: Upstream, id: str = "sglang/rows") -> PatchFile:
@@ -71,8 +81,9 @@ def record(spec: PayloadSpec) -> Record:
 
 
 def made(record: Record, patches: list[PatchFile] | None = None, **changes: Any) -> dict[str, Any]:
-    arguments = {"base": record.base, **changes}
-    data = sbom(record, IMAGE, [entry(*LINKS)] if patches is None else patches, DIFFS, **arguments)
+    patches = [entry(*LINKS)] if patches is None else patches
+    arguments = {"base": record.base, "seen": seen(*patches), **changes}
+    data = sbom(record, IMAGE, patches, DIFFS, **arguments)
     validate(data)
     found: dict[str, Any] = json.loads(data)
     return found
@@ -221,7 +232,8 @@ def test_no_path_of_this_machine_gets_in(record: Record) -> None:
     ],
 )
 def test_the_type_of_a_patch(record: Record, links: tuple[Upstream, ...], kind: str) -> None:
-    assert patch_type(entry(*links)) == kind
+    assert patch_type(entry(*links), seen(entry(*links))) == kind
+    assert patch_type(entry(*links), {}) == "unofficial"
     assert part(made(record, [entry(*links)]), "engine")["pedigree"]["patches"][0]["type"] == kind
 
 

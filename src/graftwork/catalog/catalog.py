@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from graftwork.catalog import rules
-from graftwork.catalog.patches import Edit, Marker, PatchFile, RevisionFile
+from graftwork.catalog.patches import Edit, Marker, Mutant, MutantFile, PatchFile, RevisionFile
+from graftwork.catalog.seen import UpstreamFile, load_seen
 from graftwork.catalog.targets import Lock, Target, WheelPin, machine_of
 from graftwork.catalog.toml import line_of, load
 from graftwork.errors import CatalogError, PinError, UsageError
@@ -28,11 +29,12 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch with its folder (edits may name files in it) and its earlier revisions."""
+    """A patch with its folder (edits may name files in it), its earlier revisions, and what was seen upstream."""
 
     spec: PatchFile
     folder: Path
     earlier: tuple[Earlier, ...]
+    upstream: UpstreamFile = field(default_factory=lambda: UpstreamFile(patch="none"))
 
     @property
     def id(self) -> str:
@@ -84,7 +86,16 @@ class Catalog:
             rules.check_markers(old.marker, old.edit, source, folder)
             earlier.append(Earlier(revision.id, tuple(old.edit), tuple(old.marker), revision.note))
         rules.check_patch(spec, file, folder, {e.id: e.markers for e in earlier})
-        return Patch(spec, folder, tuple(earlier))
+        return Patch(spec, folder, tuple(earlier), load_seen(folder, spec))
+
+    def mutants(self, patch: Patch) -> list[Mutant]:
+        """The mutants of *patch* (``mutants.toml`` beside patch.toml), checked; none without the file."""
+        file = patch.folder / "mutants.toml"
+        if not file.is_file():
+            return []
+        mutants = load(file, MutantFile).mutant
+        rules.check_mutants(mutants, patch.spec, file, patch.folder)
+        return mutants
 
     def target_file(self, name: str) -> Path:
         return self.root / "deploy/docker/targets" / f"{name}.toml"
@@ -113,7 +124,9 @@ class Catalog:
     def check(self) -> None:
         """Load everything there is, so that one run shows that the whole catalog is sound."""
         for name in self.patch_ids:
-            self.patch(name)
+            patch = self.patch(name)
+            rules.check_references(patch.spec, patch.folder / "patch.toml")
+            self.mutants(patch)
         for name in self.target_names:
             self.patches(self.target(name))
 

@@ -9,6 +9,7 @@ import msgspec
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Platform = Literal["rocm", "cuda", "cpu"]
 Date = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+Ref = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9-]+/[A-Za-z0-9_.-]+#[1-9][0-9]*$")]
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -24,6 +25,7 @@ class CodemodHunk(Strict, frozen=True, kw_only=True):
     after: str = ""
     absent: bool = False
     why: str = ""
+    inert: str = ""
 
 
 class AnchorHunk(Strict, frozen=True, kw_only=True):
@@ -32,6 +34,7 @@ class AnchorHunk(Strict, frozen=True, kw_only=True):
     find: Text
     replace: str
     why: str = ""
+    inert: str = ""
 
 
 class _Edit(Strict, frozen=True, tag_field="kind", kw_only=True):
@@ -61,6 +64,7 @@ class Diff(_Edit, frozen=True, tag="diff", kw_only=True):
 
     source: Text
     strip: Annotated[int, msgspec.Meta(ge=0, le=9)] = 1
+    inert: str = ""
 
 
 class NewFile(_Edit, frozen=True, tag="file", kw_only=True):
@@ -68,6 +72,7 @@ class NewFile(_Edit, frozen=True, tag="file", kw_only=True):
 
     path: Text
     source: Text
+    inert: str = ""
 
 
 Edit = Codemod | Anchor | Diff | NewFile
@@ -99,6 +104,21 @@ class RevisionFile(Strict, frozen=True, kw_only=True):
     marker: Annotated[list[Marker], msgspec.Meta(min_length=1)]
 
 
+class Mutant(Strict, frozen=True, kw_only=True):
+    """A wrong version of the patch: edits of the patched tree that the patch's tests must notice."""
+
+    id: Text
+    why: Text
+    edit: Annotated[list[Codemod | Anchor], msgspec.Meta(min_length=1)]
+    versions: str = ""
+
+
+class MutantFile(Strict, frozen=True, kw_only=True):
+    """mutants.toml as written, beside patch.toml."""
+
+    mutant: Annotated[list[Mutant], msgspec.Meta(min_length=1)]
+
+
 class ObsoleteWhen(Strict, frozen=True, kw_only=True):
     """A fact about the tree that means the defect is fixed there. All given keys must hold."""
 
@@ -126,15 +146,24 @@ class Launch(Strict, frozen=True, kw_only=True):
 
 
 class Upstream(Strict, frozen=True, kw_only=True):
-    """An upstream issue or pull request, as last seen, and what it is to us."""
+    """An upstream issue or pull request, and what it is to us. What was seen of it stands in ``upstream.json``.
 
-    ref: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]
+    ``assumes`` is the state that ``expect`` was written for; another one seen is a contradiction to look at.
+    """
+
+    ref: Ref
     kind: Literal["pull", "issue"]
     relation: Literal["own", "same-fix", "same-class", "precedent", "collision", "superseding", "background"]
-    state: Literal["open", "closed", "merged"]
-    as_of: Date
-    method: Text
+    assumes: Literal["open", "closed", "merged"] | None = None
     expect: str = ""
+
+
+class Searched(Strict, frozen=True, kw_only=True):
+    """What was searched upstream without finding anything: a patch without a reference must say so."""
+
+    what: Text
+    how: Text
+    date: Date
 
 
 class Evidence(Strict, frozen=True, kw_only=True):
@@ -160,9 +189,11 @@ class PatchFile(Strict, frozen=True, kw_only=True):
     platforms: list[Platform] = []
     versions: str = ""
     after: list[str] = []
+    reads: list[Text] = []
     earlier: list[Revision] = []
     obsolete_when: list[ObsoleteWhen] = []
     not_needed: list[NotNeeded] = []
     launch: list[Launch] = []
     upstream: list[Upstream] = []
+    searched: list[Searched] = []
     evidence: list[Evidence] = []

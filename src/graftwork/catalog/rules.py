@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from graftwork.catalog import versions
-from graftwork.catalog.patches import Anchor, Codemod, CodemodHunk, Diff, Edit, Marker, NewFile, PatchFile
+from graftwork.catalog.patches import Anchor, Codemod, CodemodHunk, Diff, Edit, Marker, Mutant, NewFile, PatchFile
 from graftwork.catalog.targets import Target
 from graftwork.catalog.toml import KeyPath, line_of
 from graftwork.errors import CatalogError
@@ -62,6 +62,8 @@ def check_patch(spec: PatchFile, file: Path, folder: Path, earlier: Mapping[str,
     check_specifier(spec.versions, file, ("versions",))
     check_edits(spec.edit, file, folder, spec.id)
     check_markers(spec.marker, spec.edit, file, folder)
+    for path in spec.reads:
+        _check_path(path, file, ("reads",), spec.id)
     for position, rule in enumerate(spec.not_needed):
         check_specifier(rule.versions, file, ("not_needed", position, "versions"))
         if not rule.versions and not rule.platforms:
@@ -79,6 +81,16 @@ def check_patch(spec: PatchFile, file: Path, folder: Path, earlier: Mapping[str,
     _check_discriminating(spec, file, earlier)
 
 
+def check_references(spec: PatchFile, file: Path) -> None:
+    """A patch names what upstream has of it, each thing once, or says what was searched."""
+    for position, row in enumerate(spec.upstream):
+        if row.ref in [earlier.ref for earlier in spec.upstream[:position]]:
+            raise fail(file, ("upstream", position, "ref"), f"{row.ref} is listed twice")
+    if not spec.upstream and not spec.searched:
+        hint = "add [[upstream]] with what was found, or [[searched]] with what, how and date"
+        raise fail(file, ("id",), f"{spec.id} has no upstream reference and does not say what was searched", hint)
+
+
 def _check_discriminating(spec: PatchFile, file: Path, earlier: Mapping[str, Sequence[Marker]]) -> None:
     if spec.revision in earlier or len(earlier) != len(spec.earlier):
         raise fail(file, ("earlier",), "two revisions have one id")
@@ -94,10 +106,10 @@ def _check_discriminating(spec: PatchFile, file: Path, earlier: Mapping[str, Seq
             raise fail(file, ("earlier", position), f"no marker discriminates revision {revision.id}")
 
 
-def check_edits(edits: Sequence[Edit], file: Path, folder: Path, owner: str) -> None:
-    """Paths, patterns, sources and variants of a list of edits."""
+def check_edits(edits: Sequence[Edit], file: Path, folder: Path, owner: str, above: KeyPath = ()) -> None:
+    """Paths, patterns, sources and variants of a list of edits, which stands below the keys *above*."""
     for position, edit in enumerate(edits):
-        at: KeyPath = ("edit", position)
+        at: KeyPath = (*above, "edit", position)
         check_specifier(edit.versions, file, (*at, "versions"))
         if isinstance(edit, (Diff, NewFile)):
             inside(folder, edit.source, file, (*at, "source"))
@@ -121,6 +133,8 @@ def _check_codemod(hunk: CodemodHunk, file: Path, at: KeyPath) -> None:
     if len(actions) != 1:
         text = f"has {' and '.join(actions) or 'no action'}: exactly one of becomes, before, after, absent"
         raise fail(file, at, text)
+    if hunk.absent and hunk.inert:
+        raise fail(file, (*at, "inert"), "a hunk with absent changes nothing: inert says nothing about it")
     known, shape = _snippet(hunk.match, file, (*at, "match"))
     if len(shape) != 1:
         raise fail(file, (*at, "match"), f"match is {len(shape)} statements, it must be one")
@@ -167,6 +181,24 @@ def check_markers(markers: Sequence[Marker], edits: Sequence[Edit], file: Path, 
         check_specifier(marker.versions, file, ("marker", position, "versions"))
         if marker.file not in touched:
             raise fail(file, ("marker", position, "file"), f"marker in {marker.file}, which no edit touches")
+
+
+def check_mutants(mutants: Sequence[Mutant], spec: PatchFile, file: Path, folder: Path) -> None:
+    """All rules of one mutants.toml: a mutant changes files of its patch, and nothing in it is inert."""
+    touched = set().union(*(edit_files(edit, folder) for edit in spec.edit))
+    for position, mutant in enumerate(mutants):
+        at: KeyPath = ("mutant", position)
+        check_specifier(mutant.versions, file, (*at, "versions"))
+        if any(mutant.id == other.id for other in mutants[:position]):
+            raise fail(file, (*at, "id"), f"two mutants are called {mutant.id!r}")
+        check_edits(mutant.edit, file, folder, spec.id, at)
+        for number, edit in enumerate(mutant.edit):
+            if edit.file not in touched:
+                raise fail(file, (*at, "edit", number, "file"), f"{edit.file} is not a file of {spec.id}")
+            for index, hunk in enumerate(edit.hunk):
+                if hunk.inert:
+                    text = "a mutant must be noticed: inert has no meaning here"
+                    raise fail(file, (*at, "edit", number, "hunk", index, "inert"), text)
 
 
 def check_specifier(text: str, file: Path, at: KeyPath) -> None:

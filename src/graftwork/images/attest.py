@@ -46,7 +46,8 @@ def documents(
 ) -> Documents:
     """Make them for the manifest *subject* of one platform; the same build gives the same bytes."""
     specs = [item.patch.spec for item in plan.patches]
-    bill = sbom.sbom(record, subject, specs, sbom.patch_diffs(plan), base=base, name=name)
+    seen = {row.ref: row for item in plan.patches for row in item.patch.upstream.refs}
+    bill = sbom.sbom(record, subject, specs, sbom.patch_diffs(plan), base=base, name=name, seen=seen)
     said = provenance.statement(record, subject, layer, inputs, name=name, base=base)
     envelope = None
     if key is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graftwork.catalog.patches import PatchFile, Upstream
+from graftwork.catalog.seen import Seen
 from graftwork.errors import GraftworkError
 from graftwork.images.provenance import NAMESPACE, base_uri, engine_uri, image_uri, utc, wheel_uri
 from graftwork.images.record import Base, Patch, Record, render_record
@@ -41,16 +42,18 @@ def sbom(
     *,
     base: Base | None,
     name: str = "",
+    seen: Mapping[str, Seen] | None = None,
 ) -> bytes:
     """The SBOM of *image*, a manifest of one platform, as JSON in one form; a function of its arguments alone.
 
     *patches* are the catalog's, *diffs* the unified diff that each patch in the image is, by its id (``patch_diffs``).
-    *base* is what was grafted on (None: a bare payload), *name* the reference that the image is pushed as.
+    *base* is what was grafted on (None: a bare payload), *name* the reference that the image is pushed as, *seen* what
+    was seen of upstream's issues and pull requests, by reference.
     """
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
-    bom = _bom(record, image, patches, diffs, base, name)
+    bom = _bom(record, image, patches, diffs, base, name, seen or {})
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
     document: dict[str, Any] = json.loads(text)
     # The library has no compositions yet. This one says that what the base holds is not listed.
@@ -79,13 +82,13 @@ def patch_diffs(plan: Plan) -> dict[str, str]:
     return found
 
 
-def patch_type(spec: PatchFile) -> str:
+def patch_type(spec: PatchFile, seen: Mapping[str, Seen]) -> str:
     """CycloneDX's word for the patch: ``backport`` if our own change was merged upstream, else ``unofficial``.
 
     Never ``monkey``: files are changed, not a running program. Never ``cherry-pick``: no upstream commit is taken over.
     """
-    own = [row for row in spec.upstream if row.relation == "own" and row.kind == "pull"]
-    return "backport" if any(row.state == "merged" for row in own) else "unofficial"
+    own = [seen.get(row.ref) for row in spec.upstream if row.relation == "own" and row.kind == "pull"]
+    return "backport" if any(row and row.state == "merged" for row in own) else "unofficial"
 
 
 def upstream_url(row: Upstream) -> str:
@@ -101,6 +104,7 @@ def _bom(
     diffs: Mapping[str, str],
     base: Base | None,
     name: str,
+    seen: Mapping[str, Seen],
 ) -> Bom:
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
@@ -108,7 +112,7 @@ def _bom(
 
     maker = Component(name="graftwork", version=record.graftwork, type=ComponentType.APPLICATION, bom_ref="tool")
     whole = _image(record, image, base, name)
-    engine = _engine(record, patches, diffs)
+    engine = _engine(record, patches, diffs, seen)
     parts = [engine]
     if base:
         below = _container("base", base_uri(base, record.platform), base.digest)
@@ -163,7 +167,9 @@ def _container(ref: str, uri: str, digest: str, properties: Iterable[tuple[str, 
     )
 
 
-def _engine(record: Record, patches: Sequence[PatchFile], diffs: Mapping[str, str]) -> Component:
+def _engine(
+    record: Record, patches: Sequence[PatchFile], diffs: Mapping[str, str], seen: Mapping[str, Seen]
+) -> Component:
     """The engine as it is in the image: the wheel is its ancestor, so the wheel's hash is there and not here."""
     from cyclonedx.model.component import Component, ComponentType, Pedigree
     from packageurl import PackageURL
@@ -177,8 +183,8 @@ def _engine(record: Record, patches: Sequence[PatchFile], diffs: Mapping[str, st
         properties=_properties([("record.sha256", record.wheel.record_sha256)] if record.wheel.record_sha256 else []),
     )
     specs = {spec.id: spec for spec in patches}
-    made = [_patch(row, specs, diffs) for row in record.patches if row.files]
-    rows = [(f"patch:{spec.id}:upstream", _seen(link)) for spec in patches for link in spec.upstream]
+    made = [_patch(row, specs, diffs, seen) for row in record.patches if row.files]
+    rows = [(f"patch:{spec.id}:upstream", _seen(row, seen)) for spec in patches for row in spec.upstream]
     notes = "Files that differ from the wheel are listed; all others are as the base image has them."
     return Component(
         name=record.engine.name,
@@ -192,7 +198,7 @@ def _engine(record: Record, patches: Sequence[PatchFile], diffs: Mapping[str, st
     )
 
 
-def _patch(row: Patch, specs: Mapping[str, PatchFile], diffs: Mapping[str, str]) -> BomPatch:
+def _patch(row: Patch, specs: Mapping[str, PatchFile], diffs: Mapping[str, str], seen: Mapping[str, Seen]) -> BomPatch:
     from cyclonedx.model import AttachedText, XsUri
     from cyclonedx.model.component import Diff, PatchClassification
     from cyclonedx.model.component import Patch as BomPatch
@@ -221,7 +227,7 @@ def _patch(row: Patch, specs: Mapping[str, PatchFile], diffs: Mapping[str, str])
         if link.kind == "issue" and link.relation in ("own", "same-fix")
     ]
     text = AttachedText(content=diffs[row.id], content_type=DIFF)
-    return BomPatch(type=PatchClassification(patch_type(spec)), diff=Diff(text=text), resolves=[ours, *theirs])
+    return BomPatch(type=PatchClassification(patch_type(spec, seen)), diff=Diff(text=text), resolves=[ours, *theirs])
 
 
 def _files(record: Record) -> Iterator[Component]:
@@ -260,5 +266,7 @@ def _properties(pairs: Iterable[tuple[str, str]]) -> list[Any]:
     return [Property(name=PREFIX + name, value=value) for name, value in pairs]
 
 
-def _seen(link: Upstream) -> str:
-    return f"{link.relation} {link.kind} {link.ref} {link.state} as of {link.as_of}"
+def _seen(link: Upstream, seen: Mapping[str, Seen]) -> str:
+    row = seen.get(link.ref)
+    state = f"{row.state} as of {row.as_of}" if row else "not looked at"
+    return f"{link.relation} {link.kind} {link.ref} {state}"
