@@ -1,9 +1,10 @@
-"""Strict TOML: a file becomes a typed struct, or an error that names the file and the line."""
+"""Strict TOML: a file becomes a typed struct, or an error that names file and line; and data becomes TOML again."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _KEY = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)$")
 _PART = re.compile(_NAME)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def load(file: Path, kind: type[T]) -> T:
@@ -126,3 +128,58 @@ def _brackets(value: str) -> int:
 def schema_of(kind: type, title: str) -> dict[str, Any]:
     """JSON Schema (2020-12) of *kind*, as msgspec generates it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | msgspec.json.schema(kind)
+
+
+def toml_text(table: Mapping[str, Any], path: str = "") -> str:
+    """*table* as TOML that reads back as it was: plain keys first, then tables and arrays of tables below *path*.
+
+    Values are str, bool, int, and lists or tables of these. TypeError for anything else.
+    """
+    plain = {key: value for key, value in table.items() if not _is_tables(value)}
+    lines = [f"{_key(key)} = {_value(value)}\n" for key, value in plain.items()]
+    for key, rows in table.items():
+        if _is_tables(rows):
+            name = f"{path}.{_key(key)}" if path else _key(key)
+            lines += [f"\n[[{name}]]\n{toml_text(row, name)}" for row in rows]
+    return "".join(lines)
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    raise TypeError(f"not a value of a catalog file: {value!r}")
+
+
+def _text(text: str) -> str:
+    """A string in the form that is easiest to read: lines as lines, back-slashes as they are."""
+    odd = _CONTROL.search(text)
+    if "\n" in text and not odd:
+        if "\\" not in text and '"""' not in text and not text.endswith('"'):
+            return f'"""\n{text}"""'
+        if "'''" not in text and not text.endswith("'"):
+            return f"'''\n{text}'''"
+    if "\n" not in text and not odd and "'" not in text and ('"' in text or "\\" in text):
+        return f"'{text}'"
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return '"' + _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04X}", escaped) + '"'
