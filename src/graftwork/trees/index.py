@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from graftwork.errors import PinError, UnreachableError, UsageError, redact
 from graftwork.names import Sha256
 from graftwork.trees.cache import sha256_of
+from graftwork.trees.pages import PageCache
 from graftwork.trees.pipconf import PipSettings, pip_settings
 from graftwork.trees.session import open_session, reaching, split_credentials
 
@@ -35,6 +36,7 @@ class Location:
     url: str | None = None
     path: Path | None = None
     size: int | None = None
+    yanked: bool = False
 
 
 class _File(NamedTuple):
@@ -42,6 +44,7 @@ class _File(NamedTuple):
     where: str
     sha256: str | None
     size: int | None
+    yanked: bool = False
 
 
 @dataclass
@@ -54,10 +57,13 @@ class _Answers:
 
 
 class PackageIndex:
-    """pip's indexes. Nothing is asked, not even of pip, before it is needed."""
+    """pip's indexes. Nothing is asked, not even of pip, before it is needed.
 
-    def __init__(self, settings: PipSettings | None = None) -> None:
-        self._given = settings
+    With *pages* the pages of an index are kept and revalidated; where those are offline, nobody is asked.
+    """
+
+    def __init__(self, settings: PipSettings | None = None, *, pages: PageCache | None = None) -> None:
+        self._given, self._pages = settings, pages
 
     @cached_property
     def settings(self) -> PipSettings:
@@ -67,6 +73,11 @@ class PackageIndex:
     @cached_property
     def session(self) -> requests.Session:
         """The session for the indexes and the files that they name."""
+        if self._pages is not None and self._pages.offline:
+            raise UnreachableError(
+                "a part that is not in the cache is needed, and --offline asks nobody",
+                hint="Run it once without --offline.",
+            )
         return open_session(self.settings)
 
     def find(self, project: str, filename: str, sha256: Sha256) -> Location:
@@ -89,6 +100,24 @@ class PackageIndex:
                 if file.name == filename and (found := _location(file, sha256)):
                     return found
         raise _not_found(answers, project, filename, sha256)
+
+    def listed(self, project: str, choose: Callable[[Collection[str]], Collection[str]]) -> list[Location]:
+        """The files of *project* that *choose* takes from all names; of one name, the first source's.
+
+        A file that the index gives no sha256 for is left out; that of a local file is computed.
+        UnreachableError when a source cannot be asked: a list with holes would pass for the whole.
+        """
+        files: dict[str, _File] = {}
+        for _, ask in self._sources(project):
+            for file in ask():
+                files.setdefault(file.name, file)
+        found = []
+        for name in choose(files.keys()):
+            file, path = files[name], _local(files[name].where)
+            if sha256 := file.sha256 if path is None else _hash(path):
+                url = split_credentials(file.where)[0] if path is None else None
+                found.append(Location(name, Sha256(sha256), url, path, file.size, file.yanked))
+        return found
 
     def _sources(self, project: str) -> Iterable[tuple[str, Callable[[], list[_File]]]]:
         from packaging.utils import canonicalize_name
@@ -118,7 +147,10 @@ class PackageIndex:
 
         clean, _ = split_credentials(url)
         with reaching(redact(clean)):
-            response = self.session.get(clean, headers={"Accept": ACCEPT_ANY})
+            if self._pages is not None:
+                response = self._pages.get(lambda: self.session, clean, ACCEPT_ANY)
+            else:
+                response = self.session.get(clean, headers={"Accept": ACCEPT_ANY})
             if response.status_code == 404:
                 return []
             response.raise_for_status()
@@ -162,7 +194,7 @@ def _listed(source: Path) -> list[_File]:
 
 
 def _file(package: DistributionPackage) -> _File:
-    return _File(package.filename, package.url, package.digests.get("sha256"), package.size)
+    return _File(package.filename, package.url, package.digests.get("sha256"), package.size, package.is_yanked)
 
 
 def _location(file: _File, sha256: Sha256) -> Location | None:

@@ -51,6 +51,9 @@ class RemoteWheelTree:
     Every file that was read once is in the cache by its sha256: a second reading needs no network. The
     archive is opened at the first miss: the whole wheel if the cache or a local source has it, else by
     ranges; when the server refuses ranges, the whole wheel is downloaded here and nowhere else.
+
+    With *first_use* the lock may not know RECORD yet: the one that the wheel at hand holds is taken, and
+    ``record_sha256`` tells it, so that the caller can hold the next reading to it.
     """
 
     def __init__(
@@ -61,8 +64,9 @@ class RemoteWheelTree:
         *,
         progress: Progress | None = None,
         waiting: Callable[[], None] | None = None,
+        first_use: bool = False,
     ) -> None:
-        if pin.record_sha256 is None:
+        if pin.record_sha256 is None and not first_use:
             raise ValueError("a wheel is read in parts only when the sha256 of its RECORD is pinned")
         self.origin = pin.filename
         self.pin, self._record_sha256 = pin, pin.record_sha256
@@ -88,12 +92,19 @@ class RemoteWheelTree:
     @cached_property
     def rows(self) -> dict[RelPath, Row]:
         """RECORD, by path."""
-        data = self._cache.get(self._record_sha256)
+        data = self._cache.get(self._record_sha256) if self._record_sha256 else None
         if data is None:
             data = self._from_archive(None)
             check_record(data, self._record_sha256, self.origin)
-            self._cache.put(data)
+            self._record_sha256 = self._cache.put(data)
         return parse_record(data, self.origin)
+
+    @property
+    def record_sha256(self) -> Sha256:
+        """The sha256 of RECORD: the pinned one, or that of the RECORD that was taken at first use."""
+        _ = self.rows
+        assert self._record_sha256 is not None
+        return self._record_sha256
 
     def read(self, path: RelPath) -> bytes:
         """The file's bytes. Raises MissingFile, PinError, TreeError, UnreachableError, CacheError."""

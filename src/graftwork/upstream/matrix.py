@@ -1,0 +1,257 @@
+"""The drift matrix: every patch against every release of its engine, reading only what planning asks for."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from graftwork.catalog.catalog import Catalog, Patch
+from graftwork.errors import GraftworkError, UnreachableError
+from graftwork.names import Sha256
+from graftwork.patching.assess import Engine, edits_for
+from graftwork.trees.cache import Cache
+from graftwork.trees.index import PackageIndex
+from graftwork.trees.tree import Tree
+from graftwork.upstream import matrix_work
+from graftwork.upstream.matrix_cells import Cell, EditCell, Move
+from graftwork.upstream.matrix_moves import moved
+from graftwork.upstream.releases import FirstUse, Release, open_release
+
+_GOOD = ("pending", "done", "holds")
+OpenTree = Callable[[Release], Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a matrix is made of: patches with the platform each is planned for, and the releases, oldest first."""
+
+    patches: tuple[Patch, ...]
+    platforms: Mapping[str, str]
+    releases: tuple[Release, ...]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bodies of the wheels that were moved, in bytes, and requests for them."""
+
+    moved_bytes: int = 0
+    requests: int = 0
+
+
+@dataclass
+class Matrix:
+    """The cells, release by release and in the order of the patches within one, and what they cost."""
+
+    cells: list[Cell]
+    traffic: Traffic
+    whole: list[str] = field(default_factory=list)  # wheels that had to be opened whole
+
+    def row(self, patch: str) -> list[Cell]:
+        """The cells of one patch, oldest release first."""
+        return [cell for cell in self.cells if cell.patch == patch]
+
+
+def platforms_of(catalog: Catalog, patches: Sequence[Patch]) -> dict[str, str]:
+    """The platform that each patch is planned for: its own first one, else that of a target that lists it.
+
+    A matrix is about releases: planned for a platform that needs no patch, every cell would say just that.
+    """
+    found = {patch.id: patch.spec.platforms[0] for patch in patches if patch.spec.platforms}
+    for name in catalog.target_names:
+        target = catalog.target(name)
+        for listed in target.patches:
+            found.setdefault(listed, target.platform)
+    return {patch.id: found.get(patch.id, "cuda") for patch in patches}
+
+
+def cores() -> int:
+    """How many processes this machine can run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make_matrix(question: Question, cache: Cache, index: PackageIndex, *, jobs: int = 0) -> Matrix:
+    """Plan every patch on every release, in *jobs* processes (0: one for each core).
+
+    Raises UnreachableError or PinError, naming every release that could not be read, after all were tried.
+    """
+    jobs = min(jobs or cores(), max(len(question.releases), 1))
+    _ = index.settings if any(release.location.url for release in question.releases) else None
+    with _workers(_Work(question, cache, index), jobs) as spread:
+        results = list(spread(_release, question.releases))
+        _raise_all([result.error for result in results if result.error])
+        notes = FirstUse(cache)
+        for release, result in zip(question.releases, results, strict=True):
+            if release.record_sha256 is None and result.record is not None:
+                notes.put(release.location.sha256, result.record)
+        cells = [cell for result in results for cell in result.cells]
+        cells = _with_moves(question, cells, [result.hashes for result in results], spread)
+    traffic = Traffic(sum(r.traffic.moved_bytes for r in results), sum(r.traffic.requests for r in results))
+    return Matrix(cells, traffic, [result.whole for result in results if result.whole])
+
+
+@dataclass(frozen=True)
+class _Work:
+    question: Question
+    cache: Cache
+    index: PackageIndex
+
+
+@dataclass(frozen=True)
+class _Result:
+    cells: list[Cell] = field(default_factory=list)
+    hashes: dict[str, Sha256 | None] = field(default_factory=dict)
+    record: Sha256 | None = None
+    traffic: Traffic = Traffic()
+    whole: str = ""
+    error: tuple[type[GraftworkError], str, str] | None = None
+
+
+_WORK: list[_Work] = []
+
+
+def _begin(work: _Work) -> None:
+    _WORK[:] = [work]
+
+
+@contextmanager
+def _workers(work: _Work, jobs: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A ``map`` over *jobs* processes that hold *work*, forked so that nothing is imported twice."""
+    if jobs == 1:
+        _begin(work)
+        yield map
+        return
+    import libcst  # noqa: F401  # before the fork, so that it is loaded once
+    import remotezip  # noqa: F401
+    import requests  # noqa: F401
+
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(work,)) as pool:
+        yield pool.map
+
+
+def _release(release: Release) -> _Result:
+    """All patches on one release; a failure to read it is handed back, so that the others are read too."""
+    (work,) = _WORK
+    try:
+        with open_release(release, work.cache, work.index) as tree:
+            cells, seen = [], 0
+            over = matrix_work.shared(tree)
+            for patch in work.question.patches:
+                cell = _cell(release, patch, over, work.question.platforms[patch.id])
+                cells.append(msgspec.structs.replace(cell, bytes=tree.moved_bytes - seen))
+                seen = tree.moved_bytes
+            found = matrix_work.hashes(over, work.question.patches, release.version)
+            whole = tree.origin if tree.how == "whole" else ""
+            return _Result(cells, found, tree.record_sha256, Traffic(tree.moved_bytes, tree.requests), whole)
+    except GraftworkError as error:
+        return _Result(error=(type(error), f"{release.project} {release.version}: {error.message}", error.hint))
+
+
+def _cell(release: Release, patch: Patch, tree: Tree, platform: str) -> Cell:
+    made = matrix_work.plan_alone(tree, patch, release.version, platform)
+    return Cell(
+        patch=patch.id,
+        revision=patch.spec.revision,
+        version=str(release.version),
+        platform=platform,
+        state=made.state.value,
+        edits=made.edits,
+        bytes=0,
+        reasons=made.reasons,
+        wheel=release.location.filename,
+        trust=release.trust,
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """An edit that does not apply in one release, to be compared with a release in which it did."""
+
+    patch: str
+    edit: EditCell
+    version: str
+    other: str
+    old: Mapping[str, Sha256 | None]
+    new: Mapping[str, Sha256 | None]
+    older: bool
+
+
+def _with_moves(
+    question: Question, cells: list[Cell], hashed: Sequence[Mapping[str, Sha256 | None]], spread: Callable[..., Any]
+) -> list[Cell]:
+    """The cells with what moved under each edit that does not apply."""
+    by_version = {str(release.version): found for release, found in zip(question.releases, hashed, strict=True)}
+    order = list(by_version)
+    wanted: list[tuple[int, int, _Comparison]] = []
+    for number, cell in enumerate(cells):
+        row = {other.version: other for other in cells if other.patch == cell.patch}
+        for position, edit in enumerate(cell.edits):
+            if edit.state in _GOOD or (found := _reference(row, order, cell.version, edit.id)) is None:
+                continue
+            other, older = found
+            comparison = _Comparison(
+                cell.patch, edit, cell.version, other, by_version[other], by_version[cell.version], older
+            )
+            wanted.append((number, position, comparison))
+    compared = list(spread(_compare, [comparison for *_, comparison in wanted]))
+    for (number, position, _), edit in zip(wanted, compared, strict=True):
+        edits = list(cells[number].edits)
+        edits[position] = edit
+        cells[number] = msgspec.structs.replace(cells[number], edits=edits)
+    return cells
+
+
+def _reference(row: Mapping[str, Cell], order: Sequence[str], version: str, edit: str) -> tuple[str, bool] | None:
+    """(the newest older release where *edit* applied, True), else (the oldest newer one, False), else None."""
+    here = order.index(version)
+    for other, older in [*((v, True) for v in reversed(order[:here])), *((v, False) for v in order[here + 1 :])]:
+        if any(found.id == edit and found.state == "pending" for found in row[other].edits):
+            return other, older
+    return None
+
+
+def _compare(asked: _Comparison) -> EditCell:
+    from packaging.version import Version
+
+    (work,) = _WORK
+    (patch,) = (one for one in work.question.patches if one.id == asked.patch)
+    there = {edit.id: edit for edit in edits_for(patch, Engine(Version(asked.other), ""))}[asked.edit.id]
+    moves: list[Move] = []
+    for index, hunk in enumerate(asked.edit.hunks):
+        if hunk.state in _GOOD:
+            continue
+        old, new = (_text(work.cache, found.get(hunk.file)) for found in (asked.old, asked.new))
+        moves.append(moved(there, patch.folder, index, hunk, old, new))
+    named = {"last_applied": asked.other} if asked.older else {"first_applied": asked.other}
+    return msgspec.structs.replace(asked.edit, moved=moves, **named)
+
+
+def _text(cache: Cache, sha256: Sha256 | None) -> str | None:
+    """A file's text from the cache, where reading the release left it."""
+    data = cache.get(sha256) if sha256 else None
+    return None if data is None else data.decode("utf-8")
+
+
+def _raise_all(errors: Sequence[tuple[type[GraftworkError], str, str]]) -> None:
+    """One error for all releases that could not be read; a broken pin outranks an unreachable one."""
+    if not errors:
+        return
+    kind, _, hint = min(errors, key=lambda error: error[0] is UnreachableError)
+    messages = list(dict.fromkeys(message for _, message, _ in errors))
+    raise kind("; ".join(messages), hint=hint)
+
+
+def with_tests(matrix: Matrix, results: Mapping[tuple[str, str], Any]) -> Matrix:
+    """The matrix with what each patch's own tests said, by (patch, version)."""
+    cells = [
+        msgspec.structs.replace(cell, tests=results.get((cell.patch, cell.version), cell.tests))
+        for cell in matrix.cells
+    ]
+    return replace(matrix, cells=cells)
