@@ -78,6 +78,24 @@ def test_broken_patch_files(toy: Toy, change: tuple[str, str], says: str, at: st
         assert line(message) == line_in(text, at)
 
 
+@pytest.mark.parametrize(
+    ("fact", "says"),
+    [
+        ('file = "toy/other.py"', "needs 'defines' or 'contains'"),
+        ('file = "other/pool.py"\ndefines = "f"', "not in the engine's package"),
+        ('file = "toy/other.py"\ncontains = "a = 1; b = 2"', "must be one statement or expression"),
+        ('file = "toy/other.py"\ncontains = "f("', "not a Python snippet"),
+    ],
+)
+@pytest.mark.parametrize("place", ["", ".also"])
+def test_broken_facts(toy: Toy, place: str, fact: str, says: str) -> None:
+    sound = '\n[[obsolete_when]]\nfile = "toy/pool.py"\nreason = "r"\ndefines = "f"\n' if place else ""
+    text = f"{TOY_PATCH}{sound}\n[[obsolete_when{place}]]\n" + ("" if place else 'reason = "r"\n') + f"{fact}\n"
+    message = broken(toy, text)
+    assert says in message
+    assert line(message) >= line_in(text, f"[[obsolete_when{place}]]")
+
+
 def test_two_variants_that_match_one_version(toy: Toy) -> None:
     extra = TOY_PATCH.replace('scope = "Pool.take"', 'scope = "Pool.take"\nversions = ">=0.5"', 1)
     extra += '\n[[edit]]\nid = "rows"\nkind = "anchor"\nfile = "toy/pool.py"\nversions = "<=0.5.1"\n'

@@ -105,6 +105,7 @@ SECTIONS = {
     "MutantFile": ("docs/patch-toml.md", ["mutants.toml"]),
     "Revision": ("docs/patch-toml.md", ["[[earlier]]"]),
     "RevisionFile": ("docs/patch-toml.md", ["The top"]),
+    "Fact": ("docs/patch-toml.md", ["[[obsolete_when]]"]),
     "ObsoleteWhen": ("docs/patch-toml.md", ["[[obsolete_when]]"]),
     "NotNeeded": ("docs/patch-toml.md", ["[[not_needed]]"]),
     "Launch": ("docs/patch-toml.md", ["[[launch]]"]),

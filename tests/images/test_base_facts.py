@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from oci.quirky import Quirks, Quirky, serve
 from tiny import POOL, Entry, Store, Workshop, base_layers, put_image, tiny_workshop
-from toys import TOY_SOURCE
+from toys import TOY_PATCH, TOY_SOURCE, Toy
 
 from graftwork.catalog.base_index import BaseIndex, IndexedPath
-from graftwork.images.base_facts import Facts
+from graftwork.images.base_facts import Facts, wanted_files
 from graftwork.images.record import Folder
 
 OWN = TOY_SOURCE.encode().replace(b"# how many rows", b"# how many rows, says the vendor")
@@ -46,6 +46,12 @@ def push(registry: Quirky) -> tuple[str, ...]:
 def kept(workshop: Workshop) -> Path:
     (found,) = (Path(workshop.environment["GRAFTWORK_CACHE"]) / "bases").iterdir()
     return found
+
+
+def test_every_file_that_can_make_a_patch_obsolete_is_wanted_of_the_base(toy: Toy) -> None:
+    rule = '\n[[obsolete_when]]\nfile = "toy/one.py"\nreason = "r"\ndefines = "f"\n'
+    toy.patch("rows", TOY_PATCH + rule + '[[obsolete_when.also]]\nfile = "toy/two.py"\ndefines = "f"\n')
+    assert wanted_files(toy.patches, toy.engine) == ["toy/one.py", "toy/pool.py", "toy/two.py"]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])

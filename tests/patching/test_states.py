@@ -9,11 +9,12 @@ from packaging.version import Version
 from toys import OLD, TOY_PATCH, TOY_SOURCE, WITH_OLD, Toy
 
 from graftwork.errors import ObsoleteError, ProofError, StateError, TreeError
+from graftwork.names import RelPath
 from graftwork.patching import codemod
-from graftwork.patching.assess import Engine
+from graftwork.patching.assess import Engine, planned_files
 from graftwork.patching.plan import Plan, plan
 from graftwork.patching.states import State
-from graftwork.trees.folder import open_folder
+from graftwork.trees.folder import FolderTree, open_folder
 
 
 def planned(toy: Toy, **engine: str) -> Plan:
@@ -124,6 +125,42 @@ def test_obsolete_by_a_pattern_not_by_a_word_in_a_comment(toy: Toy) -> None:
     assert state(toy) is State.PENDING
     toy.pool.write_text(TOY_SOURCE.replace("count = rows", "count = min(rows, 3)"))
     assert state(toy) is State.OBSOLETE
+
+
+def test_obsolete_only_if_every_end_of_the_fix_is_there(toy: Toy) -> None:
+    rule = '\n[[obsolete_when]]\nfile = "toy/pool.py"\nreason = "r"\ndefines = "clip_rows"\n'
+    rule += '[[obsolete_when.also]]\nfile = "toy/user.py"\nscope = "use"\ncontains = "clip_rows(...)"\n'
+    toy.patch("rows", TOY_PATCH + rule)
+    toy.pool.write_text(TOY_SOURCE + "\n\ndef clip_rows(): ...\n")
+    assert state(toy) is State.PENDING
+    toy.write("tree/toy/user.py", "def use():\n    return 0\n\n\ndef other():\n    clip_rows(1)\n")
+    assert state(toy) is State.PENDING
+    toy.write("tree/toy/user.py", "def use():\n    return clip_rows(1)\n")
+    found = planned(toy).patches[0]
+    assert found.state is State.OBSOLETE
+    assert found.reasons == ("r (toy/pool.py defines clip_rows; toy/user.py contains clip_rows(...))",)
+
+
+def test_planning_reads_no_file_that_it_does_not_name(toy: Toy) -> None:
+    rule = '\n[[obsolete_when]]\nfile = "toy/one.py"\nreason = "r"\ndefines = "f"\n'
+    rule += '[[obsolete_when.also]]\nfile = "toy/two.py"\ndefines = "f"\n'
+    toy.patch("rows", WITH_OLD + rule)
+    toy.write("patches/toy/rows/old.toml", OLD)
+    toy.write("tree/toy/one.py", "def f(): ...\n")
+    asked: set[str] = set()
+
+    class Watched(FolderTree):
+        def read(self, path: RelPath) -> bytes:
+            asked.add(path)
+            return super().read(path)
+
+        def exists(self, path: RelPath) -> bool:
+            asked.add(path)
+            return super().exists(path)
+
+    plan(Watched(toy.tree), toy.patches, toy.engine)
+    assert {"toy/pool.py", "toy/one.py", "toy/two.py"} <= asked
+    assert asked <= planned_files(toy.patches[0], toy.engine)
 
 
 def test_not_needed_by_version_or_platform(toy: Toy) -> None:

@@ -119,14 +119,20 @@ class MutantFile(Strict, frozen=True, kw_only=True):
     mutant: Annotated[list[Mutant], msgspec.Meta(min_length=1)]
 
 
-class ObsoleteWhen(Strict, frozen=True, kw_only=True):
-    """A fact about the tree that means the defect is fixed there. All given keys must hold."""
+class Fact(Strict, frozen=True, kw_only=True):
+    """Something that a file of the tree defines or contains. All given keys must hold."""
 
     file: Text
-    reason: Text
     defines: str = ""
     scope: str = ""
     contains: str = ""
+
+
+class ObsoleteWhen(Fact, frozen=True, kw_only=True):
+    """Facts about the tree that mean, together, that the defect is fixed there."""
+
+    reason: Text
+    also: list[Fact] = []
 
 
 class NotNeeded(Strict, frozen=True, kw_only=True):

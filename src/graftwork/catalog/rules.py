@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from graftwork.catalog import versions
-from graftwork.catalog.patches import Anchor, Codemod, CodemodHunk, Diff, Edit, Marker, Mutant, NewFile, PatchFile
+from graftwork.catalog.patches import Anchor, Codemod, CodemodHunk, Diff, Edit, Fact, Marker, Mutant, NewFile, PatchFile
 from graftwork.catalog.targets import Target
 from graftwork.catalog.toml import KeyPath, line_of
 from graftwork.errors import CatalogError
@@ -69,15 +69,9 @@ def check_patch(spec: PatchFile, file: Path, folder: Path, earlier: Mapping[str,
         if not rule.versions and not rule.platforms:
             raise fail(file, ("not_needed", position), "says neither versions nor platforms: it would hold everywhere")
     for position, when in enumerate(spec.obsolete_when):
-        _check_path(when.file, file, ("obsolete_when", position, "file"), spec.id)
-        if not when.defines and not when.contains:
-            raise fail(file, ("obsolete_when", position), "needs 'defines' or 'contains'")
-        if when.contains:
-            _, shape = _snippet(when.contains, file, ("obsolete_when", position, "contains"))
-            if len(shape) != 1:
-                raise fail(
-                    file, ("obsolete_when", position, "contains"), "contains must be one statement or expression"
-                )
+        _check_fact(when, file, ("obsolete_when", position), spec.id)
+        for number, fact in enumerate(when.also):
+            _check_fact(fact, file, ("obsolete_when", position, "also", number), spec.id)
     _check_discriminating(spec, file, earlier)
 
 
@@ -89,6 +83,14 @@ def check_references(spec: PatchFile, file: Path) -> None:
     if not spec.upstream and not spec.searched:
         hint = "add [[upstream]] with what was found, or [[searched]] with what, how and date"
         raise fail(file, ("id",), f"{spec.id} has no upstream reference and does not say what was searched", hint)
+
+
+def _check_fact(fact: Fact, file: Path, at: KeyPath, owner: str) -> None:
+    _check_path(fact.file, file, (*at, "file"), owner)
+    if not fact.defines and not fact.contains:
+        raise fail(file, at, "needs 'defines' or 'contains'")
+    if fact.contains and len(_snippet(fact.contains, file, (*at, "contains"))[1]) != 1:
+        raise fail(file, (*at, "contains"), "contains must be one statement or expression")
 
 
 def _check_discriminating(spec: PatchFile, file: Path, earlier: Mapping[str, Sequence[Marker]]) -> None:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from graftwork.catalog.base_index import BaseIndex, IndexedPath, decode_index, encode_index
 from graftwork.catalog.catalog import Patch
-from graftwork.catalog.patches import Diff, NewFile
-from graftwork.catalog.rules import edit_files
 from graftwork.catalog.targets import Target
 from graftwork.errors import PinError, TreeError, UnreachableError, UsageError
 from graftwork.images.graft import Base, strip
@@ -23,7 +21,7 @@ from graftwork.names import Digest, RelPath
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.families import Document
 from graftwork.oci.layout import replace_file
-from graftwork.patching.assess import Engine, edits_for
+from graftwork.patching.assess import Engine, planned_files
 
 if TYPE_CHECKING:
     from graftwork.trees.merged import MergedView
@@ -60,12 +58,7 @@ class Facts:
 
 def wanted_files(patches: Sequence[Patch], engine: Engine) -> list[RelPath]:
     """Every path that the patches read or write for this engine, in order."""
-    found: set[str] = set()
-    for patch in patches:
-        found |= {when.file for when in patch.spec.obsolete_when}
-        found |= {marker.file for marker in patch.spec.marker}
-        for edit in (*edits_for(patch, engine), *(edit for old in patch.earlier for edit in old.edits)):
-            found |= edit_files(edit, patch.folder) if isinstance(edit, (Diff, NewFile)) else {edit.file}
+    found = set().union(*(planned_files(patch, engine) for patch in patches))
     return [RelPath(path) for path in sorted(found)]
 
 

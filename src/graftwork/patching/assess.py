@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from packaging.version import Version
 
 from graftwork.catalog.catalog import Earlier, Patch
-from graftwork.catalog.patches import Edit, Marker, ObsoleteWhen
+from graftwork.catalog.patches import Diff, Edit, Fact, Marker, NewFile
+from graftwork.catalog.rules import edit_files
 from graftwork.catalog.versions import matches
 from graftwork.patching import edits, markers
 from graftwork.patching.hunks import Hunk, HunkState
@@ -47,6 +48,16 @@ def edits_for(patch: Patch, engine: Engine) -> list[Edit]:
     return [edit for edit in patch.spec.edit if matches(edit.versions, engine.version)]
 
 
+def planned_files(patch: Patch, engine: Engine) -> set[str]:
+    """Every path that planning *patch* reads or writes: of edits, markers, earlier revisions, facts of obsolete_when."""
+    found = {marker.file for marker in patch.spec.marker}
+    for when in patch.spec.obsolete_when:
+        found |= {fact.file for fact in (when, *when.also)}
+    for edit in (*edits_for(patch, engine), *(edit for old in patch.earlier for edit in old.edits)):
+        found |= edit_files(edit, patch.folder) if isinstance(edit, (Diff, NewFile)) else {edit.file}
+    return found
+
+
 def assess(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
     """The state of *patch* in *over*, which is not changed."""
     for rule in patch.spec.not_needed:
@@ -56,8 +67,10 @@ def assess(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
         reason = f"it is for {', '.join(patch.spec.platforms)}, the target is {engine.platform}"
         return Assessment(patch, State.NOT_NEEDED, reasons=(reason,))
     for when in patch.spec.obsolete_when:
-        if _holds(when, over):
-            return Assessment(patch, State.OBSOLETE, reasons=(f"{when.reason} ({_fact(when)})",))
+        facts = (when, *when.also)
+        if all(_holds(fact, over) for fact in facts):
+            said = "; ".join(map(_said, facts))
+            return Assessment(patch, State.OBSOLETE, reasons=(f"{when.reason} ({said})",))
     return _by_text(patch, over, engine)
 
 
@@ -133,19 +146,19 @@ def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]])
     return None, False
 
 
-def _holds(when: ObsoleteWhen, over: Overlay) -> bool:
+def _holds(fact: Fact, over: Overlay) -> bool:
     from graftwork.patching import regions
 
-    text = over.text_of(when.file)
+    text = over.text_of(fact.file)
     if text is None:
         return False
-    holds = not when.defines or regions.defined(regions.parsed(text, when.file), when.defines)
-    if holds and when.contains:
+    holds = not fact.defines or regions.defined(regions.parsed(text, fact.file), fact.defines)
+    if holds and fact.contains:
         from graftwork.patching import codemod
 
-        holds = codemod.contains(text, when.file, when.scope, when.contains)
+        holds = codemod.contains(text, fact.file, fact.scope, fact.contains)
     return holds
 
 
-def _fact(when: ObsoleteWhen) -> str:
-    return f"{when.file} defines {when.defines}" if when.defines else f"{when.file} contains {when.contains}"
+def _said(fact: Fact) -> str:
+    return f"{fact.file} defines {fact.defines}" if fact.defines else f"{fact.file} contains {fact.contains}"
