@@ -49,7 +49,7 @@ def edits_for(patch: Patch, engine: Engine) -> list[Edit]:
 
 
 def planned_files(patch: Patch, engine: Engine) -> set[str]:
-    """Every path that planning *patch* reads or writes: of edits, markers, earlier revisions, facts of obsolete_when."""
+    """Every path that planning *patch* reads or writes: of edits, markers, earlier revisions and `obsolete_when`."""
     found = {marker.file for marker in patch.spec.marker}
     for when in patch.spec.obsolete_when:
         found |= {fact.file for fact in (when, *when.also)}
