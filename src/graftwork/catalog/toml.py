@@ -24,6 +24,7 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _KEY = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)$")
 _PART = re.compile(_NAME)
+_FIRST = ("id", "kind", "file", "scope", "path", "source", "function", "value")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -128,6 +129,23 @@ def _brackets(value: str) -> int:
 def schema_of(kind: type, title: str) -> dict[str, Any]:
     """JSON Schema (2020-12) of *kind*, as msgspec generates it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | msgspec.json.schema(kind)
+
+
+def table_of(struct: msgspec.Struct) -> dict[str, Any]:
+    """A catalog struct as a table: keys that have their default are left out, what names it comes first."""
+    table: dict[str, Any] = {}
+    config = struct.__struct_config__
+    if config.tag_field:
+        table[config.tag_field] = config.tag
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if default is msgspec.NODEFAULT or value != default:
+            rows = isinstance(value, list) and bool(value) and all(isinstance(row, msgspec.Struct) for row in value)
+            table[field.encode_name] = [table_of(row) for row in value] if rows else value
+    return {
+        key: table[key] for key in sorted(table, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
+    }
 
 
 def toml_text(table: Mapping[str, Any], path: str = "") -> str:
