@@ -3,6 +3,8 @@
 Shipped with a job as it is, so: standard library only, Python 3.8 and newer.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator
 
@@ -33,7 +35,7 @@ def placeholders(text: str) -> list[tuple[str, str]]:
     return [(kind, name) for _, kind, name in _tokens(text) if kind is not None]
 
 
-def _tokens(text: str) -> "Iterator[tuple[str, str | None, str]]":
+def _tokens(text: str) -> Iterator[tuple[str, str | None, str]]:
     last = 0
     for found in _TOKEN.finditer(text):
         yield text[last : found.start()], None, ""
