@@ -38,8 +38,9 @@ class Component(Row, frozen=True, kw_only=True):
     *argv*, the values of *env* and of *files*, and ``ready.path`` may hold placeholders (docs/launch.md): ``{port:P}``
     is an own port, ``{port:COMPONENT/P}`` another component's, ``{host:N}`` the address of node N, ``{run}`` the job's
     shared folder, ``{tmp}`` a private folder of this component on its node, ``{cache}`` the user's cache on the node,
-    ``{nics}`` the node's network devices as UCX names them. A literal brace is doubled. *files* are paths below ``{run}``. *ports* names ports to allocate on the node, each
-    with how many consecutive ones; the placeholder stands for the first. *order* says when to stop: 0 router and
+    ``{nics}`` the node's network devices as UCX names them. A literal brace is doubled. *files* are paths below
+    ``{run}``. *ports* names ports to allocate on the node, each with how many consecutive ones; the placeholder stands
+    for the first. *order* says when to stop: 0 router and
     sidecars, 1 engines, 2 store; starting goes the other way round. *drain_s* bounds this component's own shutdown.
     """
 
