@@ -23,6 +23,7 @@ VERBS = {
     "lock": "Resolve a target's pins and write its lock, or check it",
     "mirror": "Copy a base once to another registry, resumable",
     "doctor": "Tell what a registry does with mounts, ranges, chunks and referrers",
+    "probe": "Tell whether direct I/O will work on a storage tier's path, and what device is behind it",
 }
 
 
