@@ -58,7 +58,7 @@ class Cache:
     def __init__(self, root: Path | None = None, *, warn: Callable[[str], None] | None = None) -> None:
         self.root = cache_folder() if root is None else root.absolute()
         self.warnings: list[str] = []
-        self._warn = warn or self.warnings.append
+        self.warn = warn or self.warnings.append
 
     def path(self, sha256: Sha256) -> Path:
         """Where the entry lies or would lie. Its bytes are not checked: see ``verified``."""
@@ -130,4 +130,4 @@ class Cache:
             path.unlink(missing_ok=True)
         except OSError as error:
             removed = f"it could not be removed ({error.strerror})"
-        self._warn(f"spoiled cache entry {path}: its sha256 is {found}, not {sha256}; {removed}")
+        self.warn(f"spoiled cache entry {path}: its sha256 is {found}, not {sha256}; {removed}")

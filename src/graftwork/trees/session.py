@@ -120,12 +120,12 @@ def reaching(what: str) -> Iterator[None]:
         raise UnreachableError(f"{what}: {reason}", hint=_HINTS.get(code, _HINT)) from error
     except requests.exceptions.SSLError as error:
         hint = "Its certificate is not trusted: set 'cert' in pip's configuration to your CA bundle."
-        raise UnreachableError(f"{what}: {_cause(error)}", hint=hint) from error
+        raise UnreachableError(f"{what}: {cause(error)}", hint=hint) from error
     # requests lets some of urllib3's own errors through (a host name that cannot be one, in a URL or redirect).
     except (requests.RequestException, urllib3.exceptions.HTTPError, UnicodeError, OSError) as error:
         if isinstance(error, GraftworkError):
             raise
-        raise UnreachableError(f"{what}: {_cause(error)}", hint=_HINT) from error
+        raise UnreachableError(f"{what}: {cause(error)}", hint=_HINT) from error
 
 
 def _origin_auth(known: Credentials) -> Any:
@@ -166,7 +166,7 @@ def _user_agent() -> str:
     return f"graftwork/{__version__} ({platform.python_implementation()} {platform.python_version()})"
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The innermost reason: what requests and urllib3 wrap around it names URLs with their queries."""
     seen = 0
     while seen < 10:
