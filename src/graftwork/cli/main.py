@@ -14,6 +14,7 @@ from graftwork.errors import GraftworkError, UsageError
 from graftwork.ui import Screen
 
 VERBS = {
+    "new": "Make a patch's folder from a diff or a pull request",
     "plan": "Show what each patch of a target is in a tree; writes nothing",
     "apply": "Apply a target's patches to a folder, all or none",
     "revert": "Restore the pristine files of a folder, byte for byte",
@@ -21,9 +22,11 @@ VERBS = {
     "image": "Build a target's payload, graft it onto a base, and prove it",
     "push": "Graft onto a base and write the image straight to a registry",
     "lock": "Resolve a target's pins and write its lock, or check it",
+    "matrix": "Show where every patch stands in every release of its engine",
     "mirror": "Copy a base once to another registry, resumable",
     "doctor": "Tell what a registry does with mounts, ranges, chunks and referrers",
     "probe": "Tell whether direct I/O will work on a storage tier's path, and what device is behind it",
+    "cancel": "End a Slurm job so that its nodes drain, and only then by force",
 }
 
 

@@ -69,7 +69,7 @@ def read(file: Path, engine: str) -> Incoming:
         path = _in_package(item, engine)
         if path is None:
             left_out.append(str(item.path))
-        elif len(item) or item.is_added_file or not _mode_only(item):
+        elif len(item) or not _mode_only(item):
             files.append(_file(item, path, file))
     if not files:
         raise UsageError(
@@ -125,7 +125,7 @@ def _subject(text: str) -> tuple[str, int | None]:
 
 def _in_package(item: PatchedFile, engine: str) -> str | None:
     """The path in the package, or None for a file outside it."""
-    named = str(item.source_file if item.is_removed_file else item.target_file)
+    named = str(item.source_file if _comes_or_goes(item, "deleted") else item.target_file)
     head, _, rest = named.partition("/")
     for path in (named, rest) if head in ("a", "b") or not _by_git(item) else (named,):
         inner = path.removeprefix("python/")
@@ -135,6 +135,12 @@ def _in_package(item: PatchedFile, engine: str) -> str | None:
             except ValueError as error:
                 raise UsageError(str(error)) from None
     return None
+
+
+def _comes_or_goes(item: PatchedFile, how: str) -> bool:
+    """Whether a file is ``new`` or ``deleted``; the parser also takes a file without text for one."""
+    side = item.source_file if how == "new" else item.target_file
+    return str(side) == "/dev/null" or bool(re.search(f"^{how} file mode ", str(item.patch_info or ""), re.M))
 
 
 def _by_git(item: PatchedFile) -> bool:
@@ -147,13 +153,15 @@ def _mode_only(item: PatchedFile) -> bool:
 
 def _file(item: PatchedFile, path: str, source: Path) -> _File:
     copied = re.search(r"^copy from ", str(item.patch_info or ""), re.M)
-    wrong = "deletes" if item.is_removed_file else "renames" if item.is_rename else "copies" if copied else ""
+    wrong = (
+        "deletes" if _comes_or_goes(item, "deleted") else "renames" if item.is_rename else "copies" if copied else ""
+    )
     wrong = "changes bytes that are no text in" if item.is_binary_file else wrong
     if wrong:
         hint = "leave it out of the diff: a patch changes text, and adds text files"
         raise UsageError(f"{source}: {wrong} {path}, which a patch cannot do", hint=hint)
     hunks = tuple(_hunk(hunk, path, source) for hunk in item)
-    return _File(path, hunks, bool(item.is_added_file))
+    return _File(path, hunks, _comes_or_goes(item, "new"))
 
 
 def _hunk(hunk: object, path: str, source: Path) -> _Hunk:

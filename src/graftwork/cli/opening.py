@@ -1,0 +1,117 @@
+"""What the verbs for one patch share: naming it, and the tree of an engine to look at it in."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graftwork.catalog.catalog import Catalog
+from graftwork.errors import PinError, UsageError
+from graftwork.ui import Screen
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+    from graftwork.catalog.targets import Target
+    from graftwork.patching.assess import Engine
+    from graftwork.trees.tree import Tree
+
+
+def for_patch(function: Callable[..., int]) -> Callable[..., int]:
+    """PATCH, --catalog, --json and --quiet; *function* is given the screen, the catalog and the patch's name."""
+
+    @functools.wraps(function)
+    def call(patch: str, catalog: Path | None, as_json: bool, quiet: bool, **rest: Any) -> int:
+        return function(Screen(as_json=as_json, quiet=quiet), Catalog.find(catalog), patch, **rest)
+
+    for option in (
+        click.argument("patch", metavar="PATCH"),
+        click.option("--quiet", "-q", is_flag=True, help="Only the result and errors."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
+        click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/."),
+    ):
+        call = option(call)
+    return call
+
+
+def tree_options(function: Callable[..., int]) -> Callable[..., int]:
+    """--tree, --target and --engine-version: which engine's files to work on."""
+    folder = click.Path(path_type=Path)
+    for option in (
+        click.option("--engine-version", metavar="V", help="A release on the package index, or the version of --tree."),
+        click.option("--target", "target_name", metavar="T", help="The pinned wheel of this target."),
+        click.option("--tree", "folder", metavar="DIR", type=folder, help="A folder with the engine's package."),
+    ):
+        function = option(function)
+    return function
+
+
+@contextlib.contextmanager
+def engine_tree(
+    screen: Screen, catalog: Catalog, engine: str, folder: Path | None, target: Target | None, version: str | None
+) -> Iterator[tuple[Tree, Engine]]:
+    """The tree that the options name, and what engine it is. The platform is the target's; without one, ``cpu``."""
+    from graftwork.cli import options
+    from graftwork.patching.assess import Engine
+    from graftwork.trees.version import engine_version
+
+    platform = target.platform if target else "cpu"
+    if folder is not None:
+        from graftwork.trees.folder import open_folder
+
+        tree = open_folder(folder, engine)
+        said = version or engine_version(tree, engine) or (target.version if target else None)
+        if said is None:
+            raise UsageError(f"{folder}: says no version of {engine}", hint="name it with --engine-version V")
+        yield tree, Engine(parsed(said), platform)
+    elif target is not None:
+        with options.pinned_wheel(target, catalog.lock(target), screen) as wheel:
+            yield wheel, Engine(parsed(target.version), platform)
+    elif version is not None:
+        with release(screen, catalog, engine, parsed(version)) as found:
+            yield found, Engine(parsed(version), platform)
+    else:
+        hint = "give --target T, --engine-version V for a release on the package index, or --tree DIR"
+        raise UsageError(f"which {engine} is meant?", hint=hint)
+
+
+@contextlib.contextmanager
+def release(screen: Screen, catalog: Catalog, engine: str, version: Version) -> Iterator[Tree]:
+    """A release from the package index, read in parts. PinError if the index has no wheel of it."""
+    from graftwork.trees.cache import Cache
+    from graftwork.trees.index import PackageIndex
+    from graftwork.upstream import releases
+
+    cache, index = Cache(warn=screen.warn), PackageIndex()
+    notes = releases.FirstUse(cache)
+    pins = releases.locked_pins(catalog, engine)
+    found = releases.find_releases(index, engine, pins, notes, lambda known: [one for one in known if one == version])
+    if not found:
+        raise PinError(f"no wheel of {engine} {version} on the package index", hint="see: pip index versions")
+    with releases.open_release(found[0], cache, index) as tree:
+        yield tree
+        if found[0].record_sha256 is None:
+            notes.put(found[0].location.sha256, tree.record_sha256)
+
+
+def parsed(version: str) -> Version:
+    """A PEP 440 version; UsageError otherwise."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(version)
+    except InvalidVersion as error:
+        raise UsageError(f"not a version: {error}") from None
+
+
+def target_with(catalog: Catalog, patch: str, name: str | None) -> Target | None:
+    """The target *name*, or the first one that has *patch*, if any."""
+    if name is not None:
+        return catalog.target(name)
+    targets = (catalog.target(known) for known in catalog.target_names)
+    return next((target for target in targets if patch in target.patches), None)
