@@ -53,6 +53,10 @@ lock: $(VENV)/.run ## Resolve the pins of TARGET again and write its lock
 test: $(TESTED) ## Run every test that this machine can, and name what was skipped and why
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
+.PHONY: revert-harness
+revert-harness: $(TESTED) ## Take every patch of every target apart and demand that its tests notice (ARGS="rocm-gfx950 -j 2")
+	@$(BIN)/python scripts/revert_harness.py $(ARGS)
+
 .PHONY: test-pythons
 test-pythons: ## Run the unit tests with every other supported Python on this machine
 	@scripts/test-pythons

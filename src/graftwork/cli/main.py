@@ -18,6 +18,7 @@ VERBS = {
     "plan": "Show what each patch of a target is in a tree; writes nothing",
     "apply": "Apply a target's patches to a folder, all or none",
     "revert": "Restore the pristine files of a folder, byte for byte",
+    "prove": "Take every patch apart, hunk by hunk, and demand that its tests notice",
     "verify": "Prove that a folder, a payload or a whole image holds the patches",
     "image": "Build a target's payload, graft it onto a base, and prove it",
     "push": "Graft onto a base and write the image straight to a registry",

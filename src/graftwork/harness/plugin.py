@@ -1,6 +1,7 @@
 """Pytest plugin for the tests of patches: which tree they judge, and which release it is.
 
 ``GRAFTWORK_TREE=DIR pytest -p graftwork.harness.plugin patches/<engine>/<name>/tests``, or ``--engine-tree DIR``.
+The engine's package is ``sglang`` unless ``--engine`` says otherwise.
 """
 
 from __future__ import annotations
@@ -20,27 +21,29 @@ _HOW = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine-tree", metavar="DIR", help="the tree to judge (or GRAFTWORK_TREE)")
+    parser.addoption("--engine", metavar="PACKAGE", default="sglang", help="the engine's package in that tree")
 
 
 @pytest.fixture(scope="session")
 def engine_tree(pytestconfig: pytest.Config) -> Path:
-    """The folder that holds ``sglang/``: ``--engine-tree`` or the variable GRAFTWORK_TREE, or ``python/`` below it."""
+    """The folder that holds the engine: ``--engine-tree`` or the variable GRAFTWORK_TREE, or ``python/`` below it."""
+    package = pytestconfig.getoption("--engine")
     named = pytestconfig.getoption("--engine-tree") or os.environ.get("GRAFTWORK_TREE")
     if not named:
         pytest.skip(f"no tree to judge: {_HOW}")
     for folder in (Path(named), Path(named) / "python"):
-        if (folder / "sglang").is_dir():
+        if (folder / package).is_dir():
             return folder.resolve()
-    raise pytest.UsageError(f"{named}: no sglang/ in it; {_HOW}")
+    raise pytest.UsageError(f"{named}: no {package}/ in it; {_HOW}")
 
 
 @pytest.fixture(scope="session")
-def engine_version(engine_tree: Path) -> Version:
-    """The release of the tree, from GRAFTWORK_VERSION or ``sglang/_version.py`` (read, never imported)."""
+def engine_version(engine_tree: Path, pytestconfig: pytest.Config) -> Version:
+    """The release of the tree, from GRAFTWORK_VERSION or the engine's ``_version.py`` (read, never imported)."""
     named = os.environ.get("GRAFTWORK_VERSION")
     source = "GRAFTWORK_VERSION"
     if not named:
-        file = engine_tree / "sglang" / "_version.py"
+        file = engine_tree / pytestconfig.getoption("--engine") / "_version.py"
         source = str(file)
         named = _assigned_version(file) if file.is_file() else None
     if not named:

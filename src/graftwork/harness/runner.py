@@ -24,18 +24,25 @@ if TYPE_CHECKING:
     from graftwork.harness.outcomes import Kind, Outcome
 
 K = TypeVar("K")
-PRELOAD = ["pytest", "hypothesis", "graftwork.harness.outcomes", "graftwork.harness.isolate"]
+PRELOAD = [
+    "graftwork.harness.preload",
+    "pytest",
+    "hypothesis",
+    "graftwork.harness.outcomes",
+    "graftwork.harness.isolate",
+]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The tests in *tests* on a tree of *files* (path -> bytes) of release *version*.
+    """The tests in *tests* on a tree of *files* (path -> bytes) of release *version* of package *engine*.
 
     The run ends early at the first outcome of a kind in *enough*. *limit* is in seconds.
     """
 
     tests: Path
     files: Mapping[str, bytes] = field(repr=False)
+    engine: str
     version: str
     enough: frozenset[Kind] = frozenset()
     limit: float = 300.0
@@ -155,11 +162,14 @@ def _pytest(job: Job, tree: Path) -> tuple[list[Outcome], str]:
     for name in [name for name in os.environ if name.startswith(("PYTEST_", "GRAFTWORK_"))]:
         del os.environ[name]
     os.environ |= {"GRAFTWORK_VERSION": job.version, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
+    if "torch" in sys.modules:  # loaded before the fork: the variable comes too late
+        sys.modules["torch"].set_num_threads(1)
     sys.dont_write_bytecode = True
     _settle_hypothesis()
     recorder = Recorder(str(job.tests), str(tree), job.enough)
     arguments = ["-q", "--tb=short", "-c", os.devnull, f"--rootdir={job.tests.parent}", "--import-mode=importlib"]
-    arguments += ["-p", "no:cacheprovider", "-p", "graftwork.harness.plugin", f"--engine-tree={tree}", str(job.tests)]
+    arguments += ["-p", "no:cacheprovider", "-p", "graftwork.harness.plugin", f"--engine={job.engine}"]
+    arguments += [f"--engine-tree={tree}", str(job.tests)]
     code = pytest.main(arguments, plugins=[recorder])
     known = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
     if code in known or recorder.outcomes:

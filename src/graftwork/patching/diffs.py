@@ -87,9 +87,10 @@ def examine(edit: Diff, folder: Path, read: Read) -> list[Hunk]:
     return found
 
 
-def forward(edit: Diff, folder: Path, read: Read) -> dict[str, str]:
-    """New text of each touched file; the caller has seen that every hunk is pending."""
-    return _rewrite([(h.file, h.old, h.new) for h in load(folder / edit.source, edit.strip)], read)
+def forward(edit: Diff, folder: Path, read: Read, without: int | None = None) -> dict[str, str]:
+    """New text of each touched file; the caller has seen that every hunk is pending. *without* leaves one out."""
+    hunks = enumerate(load(folder / edit.source, edit.strip))
+    return _rewrite([(h.file, h.old, h.new) for index, h in hunks if index != without], read)
 
 
 def backward(edit: Diff, folder: Path, read: Read) -> dict[str, str]:

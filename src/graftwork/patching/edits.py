@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from graftwork.catalog.patches import Anchor, Codemod, Diff, Edit, NewFile
 from graftwork.patching import anchors, diffs
 from graftwork.patching.hunks import Hunk, HunkState
@@ -23,9 +25,19 @@ def examine(edit: Edit, folder: Path, over: Overlay) -> list[Hunk]:
     return _examine_files(edit, folder, over)
 
 
-def forward(edit: Edit, folder: Path, over: Overlay) -> None:
-    """Put *edit* into the overlay; the caller has seen that all its hunks are pending."""
-    _change(edit, folder, over, apply=True)
+def forward(edit: Edit, folder: Path, over: Overlay, *, without: int | None = None) -> None:
+    """Put *edit* into the overlay; the caller has seen that all its hunks are pending.
+
+    *without* leaves one hunk out, by its index: to see what notices (``graftwork prove``).
+    """
+    _change(shortened(edit, without), folder, over, apply=True, without=without)
+
+
+def shortened(edit: Edit, without: int | None) -> Edit:
+    """A codemod or anchor edit without one of its hunks; other kinds as they are."""
+    if without is None or not isinstance(edit, (Codemod, Anchor)):
+        return edit
+    return replace(edit, hunk=[*edit.hunk[:without], *edit.hunk[without + 1 :]])
 
 
 def backward(edit: Edit, folder: Path, over: Overlay) -> None:
@@ -33,14 +45,16 @@ def backward(edit: Edit, folder: Path, over: Overlay) -> None:
     _change(edit, folder, over, apply=False)
 
 
-def _change(edit: Edit, folder: Path, over: Overlay, apply: bool) -> None:
+def _change(edit: Edit, folder: Path, over: Overlay, apply: bool, without: int | None = None) -> None:
     if isinstance(edit, NewFile):
-        for path, data in _sources(edit, folder):
-            over.put(path, data if apply else None)
+        for index, (path, data) in enumerate(_sources(edit, folder)):
+            if index != without:
+                over.put(path, data if apply else None)
         return
     if isinstance(edit, Diff):
-        change = diffs.forward if apply else diffs.backward
-        for path, text in change(edit, folder, over.text_of).items():
+        read = over.text_of
+        texts = diffs.forward(edit, folder, read, without) if apply else diffs.backward(edit, folder, read)
+        for path, text in texts.items():
             over.put(path, text.encode("utf-8"))
         return
     text = over.text_of(edit.file) or ""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from packaging.version import Version
 
+from graftwork.harness.defect import defect
 from graftwork.harness.isolate import load_class, load_function, load_module, read_engine_file, stub, stubbed
 
 torch.set_num_threads(1)
@@ -27,6 +28,7 @@ Batch, check = oracle.Batch, oracle.check
 
 SRT = "sglang/srt/layers/attention"
 LAYER = 3
+DEFECT = r"Expected lengths\.size\(0\) == B|Expected index \["
 
 
 @dataclass
@@ -104,7 +106,7 @@ class Bench:
         metadata = self._metadata(inputs, batch, faulty_topk)
         indexer = self._indexer(batch, inputs)
         before, held = snapshot(metadata)
-        with self._stubs():
+        with defect(RuntimeError, match=DEFECT), self._stubs():
             q, weights = inputs.q.clone(), inputs.weights.clone()
             out = indexer._get_topk_paged(forward_batch(batch), LAYER, q, weights, metadata)
         after, held_after = snapshot(metadata)

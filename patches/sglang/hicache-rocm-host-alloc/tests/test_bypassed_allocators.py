@@ -42,3 +42,10 @@ def test_elsewhere_the_storage_allocator_is_used_in_silence(host, caplog, platfo
     other = host(platform)
     other.request("cuda", allocator=other.storage_allocator_of("MooncakeHostTensorAllocator"))
     assert (other.events, warnings_of(caplog)) == (["MooncakeHostTensorAllocator", "registered"], [])
+
+
+@pytest.mark.parametrize(("platform", "key"), [("npu", "npu"), ("cuda", "musa")])
+def test_where_it_was_always_pinned_nothing_new_is_said(host, caplog, platform, key):
+    other = host(platform)
+    other.request(key, allocator=other.storage_allocator_of("MooncakeHostTensorAllocator"))
+    assert (other.events, warnings_of(caplog)) == (["pinned"], [])

@@ -1,0 +1,124 @@
+"""``graftwork prove [TARGET...]``: every hunk of every patch carries weight, and its tests see it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graftwork.catalog.catalog import Catalog
+from graftwork.catalog.targets import Target
+from graftwork.cli import options
+from graftwork.errors import ProofError, UsageError
+from graftwork.ui import Screen
+
+if TYPE_CHECKING:
+    from graftwork.harness.variants import Stage
+
+
+@click.command("prove")
+@click.argument("targets", metavar="[TARGET]...", nargs=-1)
+@click.option("--patch", "only", metavar="ID", multiple=True, help="Only this patch; may be given more than once.")
+@options.tree_option()
+@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Test runs at one time (default: the processors).")
+@click.option(
+    "--limit", type=click.FloatRange(min=1), default=300.0, help="Seconds for the tests of one variant (300)."
+)
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the result as JUnit XML too.")
+@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/.")
+def command(
+    targets: tuple[str, ...],
+    only: tuple[str, ...],
+    folder: Path | None,
+    jobs: int | None,
+    limit: float,
+    junit: Path | None,
+    quiet: bool,
+    as_json: bool,
+    catalog: Path | None,
+) -> int:
+    """Take each patch of the TARGETs (all without one) apart, and demand that its tests notice each time.
+
+    The tests of the patches run the engine's own functions, in processes of their own.
+    """
+    from graftwork.harness import report
+    from graftwork.harness.prove import check_requirements, prove
+
+    screen = Screen(as_json=as_json, quiet=quiet)
+    found = Catalog.find(catalog)
+    wanted = [found.target(name) for name in targets or found.target_names]
+    _check_only(found, wanted, only)
+    with ExitStack() as stack:
+        stages = [pair for target in wanted for pair in _stages(found, target, only, folder, screen, stack)]
+        preload = check_requirements([stage.patch.folder / "tests" for _, stage in stages])
+        rows = prove(stages, at_once=jobs or os.cpu_count() or 1, limit=limit, preload=preload)
+    report.show(rows, screen)
+    if junit:
+        _write(junit, report.junit(rows))
+    faults = [row for row in rows if row.verdict.fault]
+    if screen.as_json:
+        screen.document(report.as_dict(rows))
+    if not faults:
+        screen.result(f"{len(rows)} variants of {len(stages)} patches, every one noticed")
+        return 0
+    first = f"{faults[0].target} {faults[0].patch}, {faults[0].variant.name}: {faults[0].verdict.fault}"
+    error = ProofError(
+        f"{len(faults)} of {len(rows)} variants are not as they must be, first {first}",
+        hint="docs/harness.md says for each fault what to do",
+    )
+    if not screen.as_json:
+        screen.error(error)
+    return error.exit_code
+
+
+def _check_only(found: Catalog, wanted: list[Target], only: tuple[str, ...]) -> None:
+    for name in only:
+        if not any(name in target.patches for target in wanted):
+            known = ", ".join(dict.fromkeys(each for target in wanted for each in target.patches))
+            raise UsageError(f"no patch {name!r} in {', '.join(each.name for each in wanted)}", hint=f"known: {known}")
+
+
+def _stages(
+    found: Catalog, target: Target, only: tuple[str, ...], folder: Path | None, screen: Screen, stack: ExitStack
+) -> list[tuple[str, Stage]]:
+    """The patches of *target* that its tree needs, each with its mutants. Raises what the plan refuses."""
+    from graftwork.harness.variants import Stage
+    from graftwork.patching.plan import plan
+    from graftwork.patching.states import State
+    from graftwork.trees.folder import open_folder
+    from graftwork.trees.tree import Tree
+
+    tree: Tree
+    if folder is not None:
+        tree = open_folder(folder, target.engine)
+    else:
+        tree = stack.enter_context(options.pinned_wheel(target, found.lock(target), screen))
+    planned = plan(
+        tree, found.patches(target), options.engine_of(target, tree if folder else None, None), target.optional
+    )
+    refusal = planned.refusal()
+    if refusal:
+        raise refusal
+    there = [item.patch.id for item in planned.patches if item.state is State.APPLIED]
+    if there:
+        raise UsageError(f"{tree.origin}: {', '.join(there)} is in it already", hint="give the pristine tree")
+    for item in planned.patches:
+        if item.state is not State.PENDING and (not only or item.patch.id in only):
+            screen.step(target.name, f"{item.patch.id} is {item.state.value}: {'; '.join(item.reasons)}")
+    return [
+        (target.name, Stage(planned, tree, item.patch, found.mutants(item.patch)))
+        for item in planned.pending
+        if not only or item.patch.id in only
+    ]
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror}", hint="give --junit another file") from error
