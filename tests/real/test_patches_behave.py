@@ -181,6 +181,7 @@ def judge(folder: Folder, select: str = "") -> Verdict:
 
 
 DEFECTS = (
+    "Failed: the defect: ",
     "RuntimeError: Expected lengths.size(0) == B",
     "RuntimeError: Expected index [",
     "AssertionError",
