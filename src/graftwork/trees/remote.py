@@ -73,11 +73,13 @@ class RemoteWheelTree:
         self._cache, self._source = cache, source
         self._progress, self._waiting = progress, waiting
         self._archive: WheelTree | _RangedZip | None = None
+        self._moved = 0
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of the wheel that were read by ranges; 0 when all was cached."""
-        return self._archive.reader.moved_bytes if isinstance(self._archive, _RangedZip) else 0
+        """Bytes of the wheel that were moved, by ranges or whole; 0 when all was cached or local."""
+        ranged = self._archive.reader.moved_bytes if isinstance(self._archive, _RangedZip) else 0
+        return ranged + self._moved
 
     @property
     def requests(self) -> int:
@@ -146,6 +148,7 @@ class RemoteWheelTree:
             archive = self._opened()
             return archive.read(path or archive.record_path)
         except RangesRefused:
+            self._moved = self.moved_bytes
             self.close()
             self._archive = WheelTree(self._whole(self._location), record_sha256=self._record_sha256, name=self.origin)
             return self._archive.read(path or self._archive.record_path)
@@ -166,9 +169,16 @@ class RemoteWheelTree:
         return self._source.find(self.pin.project, self.pin.filename, self.pin.sha256)
 
     def _whole(self, location: Location) -> Path:
-        return fetch_whole(
-            location, self._cache, lambda: self._source.session, progress=self._progress, waiting=self._waiting
-        )
+        last: int | None = None
+
+        def counted(done: int, total: int | None) -> None:
+            nonlocal last
+            self._moved += max(0, done - last) if last is not None else 0  # the first call tells what was there
+            last = done
+            if self._progress:
+                self._progress(done, total)
+
+        return fetch_whole(location, self._cache, lambda: self._source.session, progress=counted, waiting=self._waiting)
 
 
 class _RangedZip:

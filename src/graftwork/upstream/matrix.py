@@ -14,14 +14,15 @@ import msgspec
 
 from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.errors import GraftworkError, UnreachableError
-from graftwork.names import Sha256
+from graftwork.names import RelPath, Sha256
 from graftwork.patching.assess import Engine, edits_for
+from graftwork.patching.overlay import Overlay
 from graftwork.trees.cache import Cache
 from graftwork.trees.index import PackageIndex
 from graftwork.trees.tree import Tree
-from graftwork.upstream import matrix_work
 from graftwork.upstream.matrix_cells import Cell, EditCell, Move
 from graftwork.upstream.matrix_moves import moved
+from graftwork.upstream.matrix_work import edited_files, plan_alone
 from graftwork.upstream.releases import FirstUse, Release, open_release
 
 _GOOD = ("pending", "done", "holds")
@@ -51,7 +52,7 @@ class Matrix:
 
     cells: list[Cell]
     traffic: Traffic
-    whole: list[str] = field(default_factory=list)  # wheels that had to be opened whole
+    whole: list[str] = field(default_factory=list)  # wheels that were downloaded whole
 
     def row(self, patch: str) -> list[Cell]:
         """The cells of one patch, oldest release first."""
@@ -142,20 +143,21 @@ def _release(release: Release) -> _Result:
     try:
         with open_release(release, work.cache, work.index) as tree:
             cells, seen = [], 0
-            over = matrix_work.shared(tree)
+            over = Overlay(tree)  # each file is read once, for all patches
             for patch in work.question.patches:
                 cell = _cell(release, patch, over, work.question.platforms[patch.id])
                 cells.append(msgspec.structs.replace(cell, bytes=tree.moved_bytes - seen))
                 seen = tree.moved_bytes
-            found = matrix_work.hashes(over, work.question.patches, release.version)
-            whole = tree.origin if tree.how == "whole" else ""
+            edited = set().union(*(edited_files(patch, release.version) for patch in work.question.patches))
+            found = {path: row.sha256 for path in edited if (row := tree.rows.get(RelPath(path)))}
+            whole = tree.origin if tree.how == "whole" and tree.moved_bytes else ""
             return _Result(cells, found, tree.record_sha256, Traffic(tree.moved_bytes, tree.requests), whole)
     except GraftworkError as error:
         return _Result(error=(type(error), f"{release.project} {release.version}: {error.message}", error.hint))
 
 
 def _cell(release: Release, patch: Patch, tree: Tree, platform: str) -> Cell:
-    made = matrix_work.plan_alone(tree, patch, release.version, platform)
+    made = plan_alone(tree, patch, release.version, platform)
     return Cell(
         patch=patch.id,
         revision=patch.spec.revision,

@@ -1,0 +1,118 @@
+"""The matrix as HTML: a heat map and the reason behind each cell. One renderer, for its own page and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graftwork.patching.states import MEANING, State
+from graftwork.upstream.matrix_cells import Cell, EditCell, patches_of, versions_of
+from graftwork.upstream.report_page import anchor, esc, listed, page
+
+# A mark beside the word, so that nothing hangs on colour alone.
+_MARK = {
+    "pending": "✓",
+    "applied": "✓",
+    "drifted": "✗",
+    "partial": "✗",
+    "outdated": "✗",
+    "obsolete": "∎",
+    "not-needed": "–",
+}
+_SIMPLE = ("pending", "applied")
+_TRUST = {
+    "lock": "a lock of this checkout pins the wheel and its RECORD",
+    "index": "RECORD was taken from the package index at first use; later readings are held to it",
+}
+
+
+def matrix_page(cells: Sequence[Cell], foot: str) -> str:
+    """The matrix as a page of its own."""
+    return page("Drift matrix", [heat_map(cells), "<h2>Reasons</h2>", reasons(cells)], foot)
+
+
+def heat_map(cells: Sequence[Cell]) -> str:
+    """The table: a row for each patch, a column for each release; every cell leads to its reason."""
+    by_place = {(cell.patch, cell.version): cell for cell in cells}
+    versions = versions_of(cells)
+    head = "".join(f'<th scope="col">{esc(version)}</th>' for version in versions)
+    rows = []
+    for patch in patches_of(cells):
+        row = "".join(_cell(by_place.get((patch, version)), patch, version) for version in versions)
+        rows.append(f'<tr><th scope="row">{esc(patch)}</th>{row}</tr>')
+    used = [state for state in State if any(cell.state == state.value for cell in cells)]
+    legend = "".join(
+        f'<span class="tag s-{state.value}">{_MARK[state.value]} {state.value}</span>{esc(MEANING[state])}<br>'
+        for state in used
+    )
+    return (
+        f'<div class="scroll"><table class="heat"><thead><tr><th scope="col">patch</th>{head}</tr></thead>\n'
+        f'<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>\n<p class="legend">{legend}</p>'
+    )
+
+
+def _cell(cell: Cell | None, patch: str, version: str) -> str:
+    if cell is None:
+        return '<td class="s-none" data-state="none">·</td>'
+    place = f'data-patch="{esc(patch)}" data-version="{esc(version)}" data-state="{cell.state}"'
+    note = f"<small>{esc(_tests(cell))}</small>" if cell.tests else ""
+    why = esc("; ".join(cell.reasons) or MEANING[State(cell.state)])
+    link = f'<a href="#{_id(cell)}" title="{why}">{_MARK[cell.state]} {cell.state}{note}</a>'
+    return f'<td class="s-{cell.state}" {place}>{link}</td>'
+
+
+def reasons(cells: Sequence[Cell]) -> str:
+    """Why each cell is what it is: the reasons, and what moved under each edit that does not apply."""
+    parts = []
+    for patch in patches_of(cells):
+        parts.append(f"<h3>{esc(patch)}</h3>")
+        row = sorted((cell for cell in cells if cell.patch == patch), key=lambda c: versions_of(cells).index(c.version))
+        parts += [_reason(cell) for cell in row]
+    return "\n".join(parts)
+
+
+def _reason(cell: Cell) -> str:
+    tag = f'<span class="tag s-{cell.state}">{_MARK[cell.state]} {cell.state}</span>'
+    edits = ", ".join(f"{edit.id} {count_text(edit)}" for edit in cell.edits)
+    head = f"<strong>{esc(cell.version)}</strong> {tag} <span class=dim>{esc(edits)}</span>"
+    if cell.tests:
+        head += f" · tests: {esc(_tests(cell))}"
+    lines = [esc(reason) for reason in cell.reasons]
+    lines += [f"{esc(test)}: {esc(why)}" for test, why in (cell.tests.failed.items() if cell.tests else ())]
+    moves = "".join(_moved(edit) for edit in cell.edits if edit.moved)
+    trust = (
+        f'<span class="dim">{esc(cell.wheel)}: {esc(_TRUST[cell.trust])}</span>' if cell.state not in _SIMPLE else ""
+    )
+    return f'<div class="reason" id="{_id(cell)}">{head}{listed(lines)}{moves}{trust}</div>'
+
+
+def _moved(edit: EditCell) -> str:
+    """What moved under one edit, folded: a long row of these is read one at a time."""
+    parts = []
+    for move in edit.moved:
+        was = f"was {move.was}" if move.was else "its place there is not known"
+        lines = f"<pre>{esc(chr(10).join(move.diff))}</pre>" if move.diff else ""
+        parts.append(f"<p><code>{esc(move.hunk)}</code> {esc(was)}<br>now: {esc(move.now)}</p>{lines}")
+    return f"<details><summary>{esc(edit.id)}: {esc(since(edit))}</summary>{''.join(parts)}</details>"
+
+
+def since(edit: EditCell) -> str:
+    """Which release an edit is compared with."""
+    if edit.last_applied:
+        return f"what moved since {edit.last_applied}, the last release where it applied"
+    return f"how it differs from {edit.first_applied}, the first release where it applies"
+
+
+def count_text(edit: EditCell) -> str:
+    """How many hunks of an edit stand as they should: ``4/5``."""
+    counting = [hunk for hunk in edit.hunks if hunk.state != "holds"]
+    return f"{sum(hunk.state in ('pending', 'done') for hunk in counting)}/{len(counting)}" if counting else "holds"
+
+
+def _tests(cell: Cell) -> str:
+    assert cell.tests is not None
+    failed = len(cell.tests.failed)
+    return f"{failed} failed" if failed else f"{cell.tests.passed} passed"
+
+
+def _id(cell: Cell) -> str:
+    return anchor("why", cell.patch, cell.version)
