@@ -97,10 +97,13 @@ def open_pin(target: Target, pin: WheelPin, record: str | None, screen: Screen) 
 
 @contextlib.contextmanager
 def pinned_wheel(target: Target, lock: Lock, screen: Screen) -> Iterator[Tree]:
-    """The wheel that the target's base can load, read in parts."""
+    """The wheel that the target's base can load, read in parts; what planning finds meanwhile is remembered."""
+    from graftwork.patching.memo import remembering
+    from graftwork.trees.cache import Cache
+
     pin = wheel_for(target)
     records = {wheel.sha256: wheel.record_sha256 for wheel in lock.wheels}
-    with open_pin(target, pin, records[pin.sha256], screen) as tree:
+    with open_pin(target, pin, records[pin.sha256], screen) as tree, remembering(Cache(warn=screen.warn)):
         yield tree
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from packaging.version import Version
 
 from graftwork.catalog.catalog import Earlier, Patch
-from graftwork.catalog.patches import Diff, Edit, Fact, Marker, NewFile
+from graftwork.catalog.patches import Anchor, Codemod, Diff, Edit, Fact, Marker, NewFile
 from graftwork.catalog.rules import edit_files
 from graftwork.catalog.versions import matches
-from graftwork.patching import edits, markers
+from graftwork.patching import edits, markers, memo
 from graftwork.patching.hunks import Hunk, HunkState
 from graftwork.patching.overlay import Overlay
 from graftwork.patching.states import State, decide
@@ -125,6 +125,26 @@ def take_out(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> None:
 
 def _examine(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> tuple[list[Hunk], Overlay]:
     """Examine each edit on the tree that the edits before it leave behind; returns that tree too."""
+    files = [edit.file for edit in chosen if isinstance(edit, (Codemod, Anchor))]
+    if len(files) < len(chosen):  # other kinds read more than their edit says, and parse nothing
+        found = _examined(chosen, patch, over)
+    else:
+        texts = [over.bytes_of(file) for file in dict.fromkeys(files)]
+        found = memo.recalled(list(chosen), texts, _Examined, lambda: _examined(chosen, patch, over))
+    after = over.copy()
+    after.changed.update(found.changed)
+    return found.hunks, after
+
+
+@dataclass(frozen=True)
+class _Examined:
+    """Hunks in the order of their edits, and the files that are different with every pending edit in them."""
+
+    hunks: list[Hunk]
+    changed: dict[str, bytes | None]
+
+
+def _examined(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> _Examined:
     hunks: list[Hunk] = []
     after = over.copy()
     for edit in chosen:
@@ -132,7 +152,11 @@ def _examine(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> tuple[list[
         hunks += found
         if all(hunk.state in (HunkState.PENDING, HunkState.HOLDS) for hunk in found):
             edits.forward(edit, patch.folder, after)
-    return hunks, after
+    changed = {path: data for path, data in after.changed.items() if over.changed.get(path, _NOTHING) is not data}
+    return _Examined(hunks, changed)
+
+
+_NOTHING = object()
 
 
 def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]]) -> tuple[Earlier | None, bool]:
@@ -147,11 +171,13 @@ def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]])
 
 
 def _holds(fact: Fact, over: Overlay) -> bool:
+    text = over.text_of(fact.file)
+    return text is not None and memo.recalled(fact, [text.encode()], bool, lambda: _found(fact, text))
+
+
+def _found(fact: Fact, text: str) -> bool:
     from graftwork.patching import regions
 
-    text = over.text_of(fact.file)
-    if text is None:
-        return False
     holds = not fact.defines or regions.defined(regions.parsed(text, fact.file), fact.defines)
     if holds and fact.contains:
         from graftwork.patching import codemod

@@ -96,7 +96,30 @@ class Cache:
     def put(self, data: bytes) -> Sha256:
         """Store *data* and return its sha256. Safe beside other processes: the entry appears whole."""
         sha256 = sha256_hex(hashlib.sha256(data).hexdigest())
-        path = self.path(sha256)
+        self._write(self.path(sha256), data)
+        return sha256
+
+    def recall(self, kind: str, key: str) -> bytes | None:
+        """What was kept as *key* among the *kind*; None when missing or spoiled (then removed, with a warning)."""
+        path = self.root / kind / key[:2] / key
+        try:
+            sha256, data = path.read_bytes().split(b"\n", 1)
+        except (FileNotFoundError, ValueError):
+            return None
+        except OSError as error:
+            raise self.error(error, path) from error
+        found = hashlib.sha256(data).hexdigest()
+        if found.encode() == sha256:
+            return data
+        self._drop(path, sha256.decode(errors="replace"), found)
+        return None
+
+    def keep(self, kind: str, key: str, data: bytes) -> None:
+        """Keep *data* as *key* among the *kind*, with its own sha256 in front: the name says nothing of the bytes."""
+        self._write(self.root / kind / key[:2] / key, hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write *path* so that it appears whole; CacheError if that cannot be done."""
         with self.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             fd, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
@@ -109,7 +132,6 @@ class Cache:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-        return sha256
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:
