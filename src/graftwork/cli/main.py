@@ -24,6 +24,7 @@ VERBS = {
     "push": "Graft onto a base and write the image straight to a registry",
     "lock": "Resolve a target's pins and write its lock, or check it",
     "matrix": "Show where every patch stands in every release of its engine",
+    "report": "Write one HTML page about all patches: matrix, evidence, threats, ages",
     "mirror": "Copy a base once to another registry, resumable",
     "doctor": "Tell what a registry does with mounts, ranges, chunks and referrers",
     "probe": "Tell whether direct I/O will work on a storage tier's path, and what device is behind it",
