@@ -49,6 +49,10 @@ verify: $(VENV)/.run ## Prove the image of TARGET that was built
 lock: $(VENV)/.run ## Resolve the pins of TARGET again and write its lock
 	@$(BIN)/graftwork lock $(TARGET) $(ARGS)
 
+.PHONY: status
+status: $(VENV)/.run ## Show what became of each patch upstream; ARGS=--refresh asks GitHub, ARGS="--check --propose" judges
+	@$(BIN)/python scripts/upstream_status.py $(ARGS)
+
 .PHONY: test
 test: $(TESTED) ## Run every test that this machine can, and name what was skipped and why
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
@@ -67,6 +71,7 @@ lint: $(TESTED) ## Check style, types, and that generated files are up to date
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/schemas.py --check
+	@$(BIN)/python scripts/upstream_status.py --ledger-check --quiet
 
 .PHONY: schemas
 schemas: $(VENV)/.run ## Generate docs/schema/*.json from the code

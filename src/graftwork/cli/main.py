@@ -15,6 +15,7 @@ from graftwork.ui import Screen
 
 VERBS = {
     "new": "Make a patch's folder from a diff or a pull request",
+    "export": "Write a patch as a commit for upstream, without our marks",
     "plan": "Show what each patch of a target is in a tree; writes nothing",
     "apply": "Apply a target's patches to a folder, all or none",
     "revert": "Restore the pristine files of a folder, byte for byte",
@@ -23,6 +24,7 @@ VERBS = {
     "image": "Build a target's payload, graft it onto a base, and prove it",
     "push": "Graft onto a base and write the image straight to a registry",
     "lock": "Resolve a target's pins and write its lock, or check it",
+    "status": "Show what became of each patch's upstream issues and pull requests",
     "matrix": "Show where every patch stands in every release of its engine",
     "report": "Write one HTML page about all patches: matrix, evidence, threats, ages",
     "mirror": "Copy a base once to another registry, resumable",

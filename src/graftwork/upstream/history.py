@@ -94,13 +94,13 @@ class History:
                 continue  # another kind of tag, or a tag of something that is no commit
         return dict(sorted(found.items()))
 
-    def contained(self, ref: str, sha: str, engine: str, as_of: str, versions: Sequence[Version] = ()) -> Contained:
-        """*ref*, which landed as the commit *sha*, in each tag (or those of *versions*). UsageError without it."""
+    def contained(self, ref: str, sha: str, engine: str, as_of: str, since: Version | None = None) -> Contained:
+        """*ref*, which landed as the commit *sha*, in each tag from *since* on. UsageError where the clone lacks it."""
         commit = self._commit(sha, ref)
         changes = from_diff(self._diff(commit), engine)
         verdicts: dict[Version, tuple[Verdict, str]] = {}
         for version, tag in self.tags.items():
-            if versions and version not in versions:
+            if since is not None and version < since:
                 continue
             events = self.events(ref, commit, tag)
             inside = bool(events) and events[-1].what != "reverted"

@@ -17,7 +17,7 @@ from graftwork.upstream.github import GitHub
 _MISSING = {404: "404: not found, or not to be seen", 410: "410: deleted", 451: "451: withheld for legal reasons"}
 _PLACE = re.compile(r"/([A-Za-z0-9-]+/[A-Za-z0-9_.-]+)/(?:pull|pulls|issues)/(\d+)$")
 # What a change touches matters only where it may fix the defect or collide with the patch: each costs a request.
-_WITH_FILES = ("own", "same-fix", "superseding", "collision")
+WITH_FILES = ("own", "same-fix", "superseding", "collision")
 _FIELDS = """
   __typename
   ... on PullRequest { number title state url createdAt updatedAt closedAt mergedAt baseRefName
@@ -94,7 +94,7 @@ def _from_node(github: GitHub, row: Upstream, node: dict[str, Any], answer: Answ
         merge_commit=_text((node.get("mergeCommit") or {}).get("oid")),
         base=_text(node.get("baseRefName")),
         moved_to=_moved(row.ref, node.get("url")),
-        files=sorted(_text(file.get("path")) for file in files) if row.relation in _WITH_FILES else [],
+        files=sorted(_text(file.get("path")) for file in files) if row.relation in WITH_FILES else [],
     )
 
 
@@ -116,7 +116,7 @@ def _by_rest(github: GitHub, row: Upstream) -> Seen:
             found, pull = github.document(pulled), True
     moved = _moved(row.ref, found.get("html_url"))
     files: list[str] = []
-    if pull and row.relation in _WITH_FILES:
+    if pull and row.relation in WITH_FILES:
         files = sorted(_text(file.get("filename")) for file in changed_files(github, moved or row.ref))
     merged = _day(found.get("merged_at")) if pull else None
     return Seen(

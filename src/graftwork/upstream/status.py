@@ -1,0 +1,155 @@
+"""Reading what upstream has become of, for a set of patches: threads, releases that hold a fix, collisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from packaging.version import Version
+
+from graftwork.catalog.catalog import Patch
+from graftwork.catalog.patches import Upstream
+from graftwork.catalog.seen import Collision, Contained, Scan, Seen, UpstreamFile
+from graftwork.errors import GraftworkError, UnreachableError, UsageError
+from graftwork.patching.assess import Engine
+from graftwork.patching.states import State
+from graftwork.trees.tree import Tree
+from graftwork.upstream import collisions
+from graftwork.upstream.changes import from_api
+from graftwork.upstream.contained import decide
+from graftwork.upstream.github import GitHub
+from graftwork.upstream.history import History
+from graftwork.upstream.matrix_work import plan_alone
+from graftwork.upstream.places import places
+from graftwork.upstream.threads import WITH_FILES, changed_files, look
+
+Releases = Callable[[str], Sequence[tuple[Version, Tree]]]
+
+
+@dataclass
+class Refresh:
+    """One reading of upstream. *releases* gives an engine's releases, oldest first, as trees; *platforms* by patch id.
+
+    ``failed`` collects what could not be read: what is known of it from earlier stays as it was.
+    """
+
+    patches: Sequence[Patch]
+    github: GitHub
+    releases: Releases
+    platforms: Mapping[str, str]
+    history: History | None = None
+    failed: list[GraftworkError] = field(default_factory=list)
+
+    def run(self) -> dict[str, UpstreamFile]:
+        """The new evidence of each patch, by id."""
+        seen = self._threads()
+        held = self._contained(seen)
+        found, scans = self._collisions()
+        return {patch.id: self._evidence(patch, seen, held, found, scans) for patch in self.patches}
+
+    def _threads(self) -> dict[str, Seen]:
+        rows: dict[str, Upstream] = {}
+        for row in (row for patch in self.patches for row in patch.spec.upstream):
+            if row.ref not in rows or row.relation in WITH_FILES:
+                rows[row.ref] = row
+        seen: dict[str, Seen] = {}
+        try:
+            for found in look(self.github, list(rows.values())):
+                seen[found.ref] = found
+        except UnreachableError as error:
+            self.failed.append(error)
+        return seen
+
+    def _contained(self, seen: Mapping[str, Seen]) -> dict[tuple[str, str], list[Contained]]:
+        """(engine, reference) -> evidence, of every merged pull request."""
+        held: dict[tuple[str, str], list[Contained]] = {}
+        wanted = dict.fromkeys((_engine(patch), row.ref) for patch in self.patches for row in patch.spec.upstream)
+        for engine, ref in wanted:
+            row = seen.get(ref)
+            if row is None or row.kind != "pull" or row.state != "merged":
+                continue
+            try:
+                held[engine, ref] = [self._on_releases(row, engine)]
+                if self.history is not None and row.merge_commit:
+                    held[engine, ref].append(self._in_history(self.history, row, engine))
+            except (UnreachableError, UsageError) as error:
+                self.failed.append(error)
+        return held
+
+    def _on_releases(self, row: Seen, engine: str) -> Contained:
+        files = changed_files(self.github, row.moved_to or row.ref, row.merge_commit)
+        changes, opaque = from_api(files, engine)
+        return decide(row.ref, changes, opaque, self.releases(engine), row.as_of)
+
+    def _in_history(self, history: History, row: Seen, engine: str) -> Contained:
+        oldest = next((version for version, _ in self.releases(engine)), None)
+        return history.contained(row.ref, row.merge_commit, engine, row.as_of, since=oldest)
+
+    def _collisions(self) -> tuple[dict[str, list[Collision]], dict[str, list[Scan]]]:
+        """By patch id: the collisions, and the scans that found them."""
+        found: dict[str, list[Collision]] = {}
+        scans: dict[str, list[Scan]] = {}
+        for engine in dict.fromkeys(map(_engine, self.patches)):
+            mine = [patch for patch in self.patches if _engine(patch) == engine]
+            for repository in _repositories(mine):
+                try:
+                    releases = self.releases(engine)
+                    if not releases:
+                        continue
+                    version, tree = releases[-1]
+                    anchors = {
+                        patch.id: places(patch, tree, Engine(version, self.platforms.get(patch.id, "cpu")))
+                        for patch in mine
+                        if self._needed(patch, tree, version)
+                    }
+                    done = collisions.scan(self.github, repository, engine, anchors, tree, str(version))
+                except UnreachableError as error:
+                    self.failed.append(error)
+                    continue
+                for patch in mine:
+                    found.setdefault(patch.id, []).extend(done.collisions.get(patch.id, []))
+                    scans.setdefault(patch.id, []).append(done.scan)
+        return found, scans
+
+    def _needed(self, patch: Patch, tree: Tree, version: Version) -> bool:
+        state = plan_alone(tree, patch, version, self.platforms.get(patch.id, "cpu")).state
+        return state not in (State.OBSOLETE, State.NOT_NEEDED)
+
+    def _evidence(
+        self,
+        patch: Patch,
+        seen: Mapping[str, Seen],
+        held: Mapping[tuple[str, str], list[Contained]],
+        found: Mapping[str, list[Collision]],
+        scans: Mapping[str, list[Scan]],
+    ) -> UpstreamFile:
+        """New where it was read, as it was where it could not be; rows of references that are gone are left out."""
+        old, refs, contained = patch.upstream, [], []
+        for row in patch.spec.upstream:
+            now = seen.get(row.ref) or old.seen(row.ref)
+            refs += [now] if now else []
+            decided = held.get((_engine(patch), row.ref))
+            contained += [item for item in old.contained if item.ref == row.ref] if decided is None else decided
+        fresh = patch.id in scans
+        own = [item.ref for item in patch.spec.upstream if item.relation == "own"]
+        near = [item for item in found.get(patch.id, []) if item.ref not in own]
+        return msgspec.structs.replace(
+            old,
+            refs=refs,
+            contained=contained,
+            collisions=near if fresh else old.collisions,
+            scans=scans[patch.id] if fresh else old.scans,
+        )
+
+
+def _engine(patch: Patch) -> str:
+    return patch.id.partition("/")[0]
+
+
+def _repositories(patches: Sequence[Patch]) -> list[str]:
+    """Where changes to the engine are proposed: the repositories of what may fix or collide."""
+    rows = [
+        row for patch in patches for row in patch.spec.upstream if row.kind == "pull" and row.relation in WITH_FILES
+    ]
+    return sorted({row.ref.partition("#")[0] for row in rows})
