@@ -79,7 +79,10 @@ Edit = Codemod | Anchor | Diff | NewFile
 
 
 class Marker(Strict, frozen=True, kw_only=True):
-    """Something only the patched code has and that survives compilation, in one function."""
+    """Something only the patched code has and that survives compilation, in one function.
+
+    ``export`` is what a commit for upstream calls it.
+    """
 
     file: Text
     kind: Literal["local", "name", "attribute", "constant"]
@@ -87,6 +90,7 @@ class Marker(Strict, frozen=True, kw_only=True):
     function: Text = "<module>"
     versions: str = ""
     discriminates: list[str] = []
+    export: str = ""
 
 
 class Revision(Strict, frozen=True, kw_only=True):

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graftwork.catalog.catalog import Catalog
-from graftwork.errors import PinError, UsageError
+from graftwork.errors import PinError, TreeError, UsageError
 from graftwork.ui import Screen
 
 if TYPE_CHECKING:
     from packaging.version import Version
 
+    from graftwork.catalog.catalog import Patch
     from graftwork.catalog.targets import Target
     from graftwork.patching.assess import Engine
     from graftwork.trees.tree import Tree
@@ -109,9 +110,28 @@ def parsed(version: str) -> Version:
         raise UsageError(f"not a version: {error}") from None
 
 
-def target_with(catalog: Catalog, patch: str, name: str | None) -> Target | None:
-    """The target *name*, or the first one that has *patch*, if any."""
-    if name is not None:
-        return catalog.target(name)
-    targets = (catalog.target(known) for known in catalog.target_names)
-    return next((target for target in targets if patch in target.patches), None)
+@contextlib.contextmanager
+def patch_tree(
+    screen: Screen, catalog: Catalog, patch: Patch, folder: Path | None, target: str | None, version: str | None
+) -> Iterator[tuple[Tree, Engine]]:
+    """A tree to look at *patch* in: the one that is named, else the pinned wheel of the first target that has it."""
+    from dataclasses import replace
+
+    wanted = catalog.target(target) if target else None
+    if wanted is None and folder is None and version is None:
+        targets = map(catalog.target, catalog.target_names)
+        wanted = next((item for item in targets if patch.id in item.patches), None)
+    engine_name = patch.id.partition("/")[0]
+    with engine_tree(screen, catalog, engine_name, folder, wanted, version) as (tree, engine):
+        platforms = patch.spec.platforms
+        yield tree, engine if wanted or not platforms else replace(engine, platform=platforms[0])
+
+
+def write(file: Path, data: bytes) -> None:
+    """Write *file* in one step; TreeError if it cannot be."""
+    from graftwork.oci.layout import replace_file
+
+    try:
+        replace_file(file, data)
+    except OSError as error:
+        raise TreeError(f"{file}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,113 @@
+"""A patch as one commit against upstream's own source, as mail for ``git am``: the change, without our marks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from graftwork.catalog.catalog import Patch
+from graftwork.errors import StateError, UsageError
+from graftwork.patching import markers
+from graftwork.patching.assess import Engine, edits_for
+from graftwork.patching.plan import plan
+from graftwork.trees.text import decode
+from graftwork.trees.tree import Tree
+from graftwork.upstream.strip import Stripped, strip
+
+_LAYOUT = {"sglang": "python/"}  # where upstream's repository keeps the package
+_QUIET = ["-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "-c", "core.autocrlf=false"]
+_FORM = ["--stdout", "-1", "--zero-commit", "--full-index", "--no-signature", "--no-attach", "--no-cover-letter"]
+_DIFF = ["-U3", "--no-renames", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/"]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit as mail, the paths it changes in upstream's layout, and what became of the marks."""
+
+    mail: bytes
+    subject: str
+    paths: tuple[str, ...]
+    stripped: Stripped
+
+
+def export(patch: Patch, tree: Tree, engine: Engine) -> Commit:
+    """The commit for *patch* on *tree*'s release. Raises what planning refuses; StateError if there is no change."""
+    planned = plan(tree, [patch], engine)
+    refusal = planned.refusal()
+    if refusal:
+        raise refusal
+    if not planned.changes:
+        (item,) = planned.patches
+        reason = "; ".join(item.reasons) or "it is in the tree"
+        raise StateError(f"{patch.id} is {item.state.value} in {tree.origin}: {reason}", hint="name another release")
+    old = {change.path: change.old for change in planned.changes}
+    new = {change.path: change.new for change in planned.changes}
+    marked = [marker for marker in markers.in_force(patch.spec.marker, engine.version) if marker.file in new]
+    done = strip(_texts(old, tree), _texts(new, tree), marked)
+    prefix = _LAYOUT.get(patch.id.partition("/")[0], "")
+    paths = tuple(prefix + path for path in sorted(done.texts))
+    before = {prefix + path: data for path, data in old.items() if data is not None}
+    after = {prefix + path: text.encode("utf-8") for path, text in done.texts.items()}
+    mail = _mail(before, after, message(patch, engine))
+    return Commit(mail, patch.spec.title, paths, done)
+
+
+def message(patch: Patch, engine: Engine) -> str:
+    """The commit's message: title, reason, symptom, and why each hunk is there."""
+    spec = patch.spec
+    whys = [edit.why for edit in edits_for(patch, engine)]
+    whys += [hunk.why for edit in edits_for(patch, engine) for hunk in getattr(edit, "hunk", [])]
+    parts = [spec.title, _wrapped(spec.why), _wrapped(f"Symptom: {spec.symptom}")]
+    points = [_wrapped(why, "- ", "  ") for why in dict.fromkeys(filter(None, whys))]
+    return "\n\n".join([*parts, "\n".join(points)]).rstrip() + "\n"
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    return textwrap.fill(" ".join(text.split()), 72, initial_indent=first, subsequent_indent=rest)
+
+
+def _texts(files: Mapping[str, bytes | None], tree: Tree) -> dict[str, str]:
+    return {path: decode(data, f"{path} in {tree.origin}") for path, data in files.items() if data is not None}
+
+
+def _mail(before: Mapping[str, bytes], after: Mapping[str, bytes], text: str) -> bytes:
+    """git's own mail of the step from *before* to *after*; the author is whoever git knows here."""
+    with tempfile.TemporaryDirectory(prefix="graftwork-export-") as folder:
+        root = Path(folder)
+        _git(root, "init", "-q", "--template=", ".")
+        base = {"GIT_AUTHOR_NAME": "base", "GIT_AUTHOR_EMAIL": "base", "GIT_COMMITTER_NAME": "base"}
+        for files, said, who in (
+            (before, b"base\n", {**base, "GIT_COMMITTER_EMAIL": "base"}),
+            (after, text.encode(), {}),
+        ):
+            for name, data in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_bytes(data)
+            _git(root, "add", "-A", "--force", ".")
+            _git(root, "commit", "-q", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=said, environment=who)
+        return _git(root, "format-patch", *_FORM, *_DIFF)
+
+
+def _git(root: Path, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
+    """git in *root* only, whatever repository the caller stands in. UsageError with what git said."""
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith("GIT_AUTHOR")
+    }
+    kept |= {key: value for key, value in os.environ.items() if key.startswith(("GIT_COMMITTER", "GIT_CONFIG"))}
+    command = ["git", *_QUIET, *arguments]
+    try:
+        done = subprocess.run(command, cwd=root, input=stdin, env={**kept, **(environment or {})}, capture_output=True)
+    except FileNotFoundError:
+        raise UsageError("git is not installed", hint="export makes the commit with git") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        hint = "tell git who you are: git config --global user.name and user.email"
+        raise UsageError(
+            f"git {arguments[0]} failed: {said}", hint=hint if "identity" in said or "ident" in said else ""
+        )
+    return done.stdout
