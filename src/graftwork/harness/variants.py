@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import msgspec
+
 from graftwork.catalog.catalog import Earlier, Patch
-from graftwork.catalog.patches import Anchor, Codemod, Edit, Mutant
+from graftwork.catalog.patches import Anchor, AnchorHunk, Codemod, CodemodHunk, Edit, Mutant
 from graftwork.catalog.rules import edit_files
 from graftwork.catalog.versions import matches
 from graftwork.errors import TreeError
@@ -197,8 +199,17 @@ def _said(edit: Edit, index: int) -> tuple[str, str]:
 def _forward(edit: Edit, patch: Patch, over: Overlay, without: Hunk | None, *, mutating: bool = False) -> None:
     """Apply *edit*, except hunk *without*. NoFit if the rest of it does not match exactly once."""
     index = without.index if without else None
-    ready = (*_READY, HunkState.BOTH) if mutating else _READY
-    for hunk in edits.examine(edit, patch.folder, over):
-        if hunk.index != index and hunk.state not in ready:
+    for hunk in edits.examine(_anchors_of(edit) if mutating else edit, patch.folder, over):
+        if hunk.index != index and hunk.state not in _READY:
             raise NoFit(f"{hunk.name} is {hunk.state.value} then: {' '.join((hunk.detail or hunk.anchor).split())}")
     edits.forward(edit, patch.folder, over, without=index)
+
+
+def _anchors_of(edit: Edit) -> Edit:
+    """*edit* with results that occur nowhere, so that only its anchors are counted: a mutant may repeat other code."""
+    if isinstance(edit, Codemod):
+        hunks = [CodemodHunk(match=hunk.match, becomes="_no_such_name_") for hunk in edit.hunk]
+        return msgspec.structs.replace(edit, hunk=hunks)
+    if isinstance(edit, Anchor):
+        return msgspec.structs.replace(edit, hunk=[AnchorHunk(find=hunk.find, replace="") for hunk in edit.hunk])
+    return edit

@@ -1,0 +1,11 @@
+"""Weakened: fails on the patched tree too."""
+
+from graftwork.harness.isolate import load_module
+
+
+def pool_of(engine_tree):
+    return load_module(engine_tree / "toy/pool.py", "toy.pool").Pool()
+
+
+def test_count(engine_tree):
+    assert pool_of(engine_tree).take(5, 8) == [8] * 8
