@@ -47,8 +47,13 @@ def _planted(text: str, marker: Marker) -> str:
         homes = [node for found, node, _ in regions.definitions(tree) if found == name]
         if homes:
             return _inserted(text, homes[0], _nested(parts[count:], dead))
-    end = "" if not text or text.endswith("\n") else "\n"
-    return text + end + "\n".join(_nested(parts, dead)) + "\n"
+    newline = _newline(text)
+    end = "" if not text or text.endswith(newline) else newline
+    return text + end + "".join(f"{line}{newline}" for line in _nested(parts, dead))
+
+
+def _newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _nested(names: list[str], dead: list[str]) -> list[str]:
@@ -60,9 +65,8 @@ def _nested(names: list[str], dead: list[str]) -> list[str]:
 
 def _inserted(text: str, home: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, block: list[str]) -> str:
     """*text* with *block* as the first statements of *home*, behind its docstring."""
-    lines = regions.lines_of(text)
+    lines, newline = list(regions.lines_of(text)), _newline(text)
     body = home.body[1:] if ast.get_docstring(home, clean=False) is not None else home.body
-    newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
     if not body:  # nothing but a docstring
         last = home.body[0]
         at, indent = last.end_lineno or last.lineno, " " * last.col_offset
