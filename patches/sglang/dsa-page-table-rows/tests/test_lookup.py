@@ -1,4 +1,4 @@
-"""What decode owes its requests when DP attention pads the query behind the plan: each its own slots, the padding none."""
+"""What decode owes its requests when DP attention pads the query behind the plan: each its own slots, padding none."""
 
 from __future__ import annotations
 
