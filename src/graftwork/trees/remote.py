@@ -102,10 +102,8 @@ class RemoteWheelTree:
         return parse_record(data, self.origin)
 
     @property
-    def record_sha256(self) -> Sha256:
-        """The sha256 of RECORD: the pinned one, or that of the RECORD that was taken at first use."""
-        _ = self.rows
-        assert self._record_sha256 is not None
+    def record_sha256(self) -> Sha256 | None:
+        """The sha256 of RECORD: the pinned one, or the one taken at first use; None while nothing was read."""
         return self._record_sha256
 
     def read(self, path: RelPath) -> bytes:

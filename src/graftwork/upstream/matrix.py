@@ -22,7 +22,7 @@ from graftwork.trees.index import PackageIndex
 from graftwork.trees.tree import Tree
 from graftwork.upstream.matrix_cells import Cell, EditCell, Move
 from graftwork.upstream.matrix_moves import moved
-from graftwork.upstream.matrix_work import edited_files, plan_alone
+from graftwork.upstream.matrix_work import Source, Unreadable, edited_files, plan_alone
 from graftwork.upstream.releases import FirstUse, Release, open_release
 
 _GOOD = ("pending", "done", "holds")
@@ -143,16 +143,18 @@ def _release(release: Release) -> _Result:
     try:
         with open_release(release, work.cache, work.index) as tree:
             cells, seen = [], 0
-            over = Overlay(tree)  # each file is read once, for all patches
+            over = Overlay(Source(tree))  # each file is read once, for all patches
             for patch in work.question.patches:
                 cell = _cell(release, patch, over, work.question.platforms[patch.id])
                 cells.append(msgspec.structs.replace(cell, bytes=tree.moved_bytes - seen))
                 seen = tree.moved_bytes
-            edited = set().union(*(edited_files(patch, release.version) for patch in work.question.patches))
-            found = {path: row.sha256 for path in edited if (row := tree.rows.get(RelPath(path)))}
+            looked = {cell.patch for cell in cells if cell.edits}  # the others cost nothing, RECORD neither
+            edited = [edited_files(p, release.version) for p in work.question.patches if p.id in looked]
+            found = {path: row.sha256 for path in set().union(*edited) if (row := tree.rows.get(RelPath(path)))}
             whole = tree.origin if tree.how == "whole" and tree.moved_bytes else ""
             return _Result(cells, found, tree.record_sha256, Traffic(tree.moved_bytes, tree.requests), whole)
-    except GraftworkError as error:
+    except (GraftworkError, Unreadable) as failed:
+        error = failed.error if isinstance(failed, Unreadable) else failed
         return _Result(error=(type(error), f"{release.project} {release.version}: {error.message}", error.hint))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -10,7 +11,8 @@ from packaging.version import Version
 from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import NewFile
 from graftwork.catalog.rules import edit_files
-from graftwork.errors import TreeError
+from graftwork.errors import MissingFile, TreeError
+from graftwork.names import RelPath
 from graftwork.patching.assess import Assessment, Engine, edits_for
 from graftwork.patching.hunks import HunkState
 from graftwork.patching.plan import plan
@@ -28,8 +30,46 @@ class Planned:
     reasons: list[str]
 
 
+class Unreadable(Exception):
+    """The release itself is damaged, which says nothing about a patch; ``error`` is what its tree said."""
+
+    def __init__(self, error: TreeError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Source:
+    """A release's tree whose own failures are told apart from source text that cannot be planned on."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.origin = tree.origin
+        self._tree = tree
+
+    def read(self, path: RelPath) -> bytes:
+        with _telling():
+            return self._tree.read(path)
+
+    def exists(self, path: RelPath) -> bool:
+        with _telling():
+            return self._tree.exists(path)
+
+    def paths(self) -> Iterable[RelPath]:
+        with _telling():
+            return list(self._tree.paths())
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except MissingFile:
+        raise
+    except TreeError as error:
+        raise Unreadable(error) from error
+
+
 def plan_alone(tree: Tree, patch: Patch, version: Version, platform: str) -> Planned:
-    """Plan *patch* alone on *tree*. A file that cannot be read as the engine's source makes it drifted."""
+    """Plan *patch* alone on *tree*. A file that is no UTF-8 or no Python makes it drifted, with the reason."""
     engine = Engine(version, platform)
     try:
         made = plan(tree, [patch], engine)

@@ -145,7 +145,7 @@ def in_range(spec: str, patches: Sequence[Patch]) -> Callable[[list[Version]], l
     except InvalidSpecifier as error:
         raise UsageError(f"--versions: {error}", hint="for example: --versions '>=0.5.15,<0.5.20'") from None
     if spec:
-        return lambda versions: [one for one in versions if given.contains(one, prereleases=given.prereleases)]
+        return lambda versions: [one for one in versions if given.contains(one, prereleases=bool(given.prereleases))]
     oldest = oldest_named(patches)
 
     def default(versions: list[Version]) -> list[Version]:
