@@ -63,6 +63,9 @@ def command(
     faults = [row for row in rows if row.verdict.fault]
     if screen.as_json:
         screen.document(report.as_dict(rows))
+    if not rows:
+        screen.result("no patch is needed here: there is nothing to prove")
+        return 0
     if not faults:
         screen.result(f"{len(rows)} variants of {len(stages)} patches, every one noticed")
         return 0
