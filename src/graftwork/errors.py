@@ -13,7 +13,7 @@ EXIT_CODES = {
     5: "a pin or digest does not match",
     6: "base or network not reachable",
     7: "obsolete patch: the defect is fixed upstream; drop the patch",
-    8: "policy: status stale or budget exceeded",
+    8: "policy: status stale, budget exceeded, or a patch that lint refuses",
     70: "a fault of graftwork's own",
 }
 
@@ -92,6 +92,6 @@ class ObsoleteError(GraftworkError):
 
 
 class PolicyError(GraftworkError):
-    """A budget is exceeded or evidence is stale."""
+    """A budget is exceeded, evidence is stale, or a patch lacks what it must say."""
 
     exit_code = 8

@@ -99,11 +99,15 @@ class Catalog:
 
     def patch_named(self, name: str) -> Patch:
         """A patch by its id, or by its name where only one engine has it. UsageError lists what there is."""
+        return self.patch(self.patch_id_of(name))
+
+    def patch_id_of(self, name: str) -> str:
+        """The id of the patch that *name* names, sound or not."""
         found = [known for known in self.patch_ids if name in (known, known.partition("/")[2])]
         if len(found) != 1:
             what = f"{name!r} is a patch of several engines" if found else f"no patch {name!r}"
             raise UsageError(what, hint=f"patches: {', '.join(found or self.patch_ids)}")
-        return self.patch(found[0])
+        return found[0]
 
     def target_file(self, name: str) -> Path:
         return self.root / "deploy/docker/targets" / f"{name}.toml"

@@ -96,7 +96,7 @@ def release(screen: Screen, catalog: Catalog, engine: str, version: Version) -> 
         raise PinError(f"no wheel of {engine} {version} on the package index", hint="see: pip index versions")
     with releases.open_release(found[0], cache, index) as tree:
         yield tree
-        if found[0].record_sha256 is None:
+        if found[0].record_sha256 is None and tree.record_sha256 is not None:
             notes.put(found[0].location.sha256, tree.record_sha256)
 
 
