@@ -24,7 +24,7 @@ $(VENV)/.run: pyproject.toml scripts/setup-venv
 
 TESTED := $(VENV)/.test$(if $(TORCH),,-without-torch)
 $(TESTED): $(VENV)/.run
-	@scripts/setup-venv $(VENV) '.[test,lint]'
+	@scripts/setup-venv $(VENV) '.[test,lint,schemas]'
 	@if [ -n "$(TORCH)" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
 	  $(BIN)/python -m pip install -q $(TORCH) || echo "torch was not installed: the tests that need it will say so"; fi
 	@touch $@

@@ -68,7 +68,11 @@ class Plan:
 
 def read(path: Path) -> Plan:
     """The plan in *path*, which `graftwork.launch.deployment` has checked before. OSError, ValueError or KeyError."""
-    data = json.loads(path.read_text("utf-8"))
+    return parse(json.loads(path.read_text("utf-8")))
+
+
+def parse(data: dict[str, Any]) -> Plan:
+    """The plan that the plain values of a deployment are."""
     fields = Part.__dataclass_fields__
     parts = tuple(Part(**{key: row[key] for key in fields}) for row in data["components"])
     interpreter = data["image"]["interpreter"]
