@@ -10,7 +10,7 @@ from typing import Any
 
 from graftwork.launch.node import envoy, listening, processes
 from graftwork.launch.node.board import say
-from graftwork.launch.node.plan import STORE
+from graftwork.launch.node.plan import STORE, Part
 
 _HTTP_EVERY_S = 1.0
 # Python ignores or handles these; a component starts with what it would have from a shell.
@@ -20,8 +20,8 @@ _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGURG, signal.SIGTERM, sign
 class Child:
     """A started component: *pid* leads its session. Built by `start`, or again from what `facts` gave."""
 
-    def __init__(self, name: str, order: int, pid: int, base_id: str | None) -> None:
-        self.name, self.order, self.pid, self.base_id = name, order, pid, base_id
+    def __init__(self, name: str, order: int, drain_s: int, pid: int, base_id: str | None) -> None:
+        self.name, self.order, self.drain_s, self.pid, self.base_id = name, order, drain_s, pid, base_id
         self.rc: int | None = None
         self._told = self._told_rest = self._gone = False
         self._since = time.monotonic()
@@ -29,7 +29,8 @@ class Child:
 
     def facts(self) -> dict[str, Any]:
         """What another process needs to go on with this child; the arguments of the constructor."""
-        return {"name": self.name, "order": self.order, "pid": self.pid, "base_id": self.base_id}
+        names = ("name", "order", "drain_s", "pid", "base_id")
+        return {name: getattr(self, name) for name in names}
 
     def ended(self) -> bool:
         """Whether the leader has ended; `rc` is then its exit code, negative for a signal."""
@@ -96,8 +97,8 @@ class Child:
                 processes.send(pid, signal.SIGTERM)
 
 
-def start(name: str, order: int, argv: list[str], environment: dict[str, str], log: Path) -> Child:
-    """Start *argv*, an absolute program and its arguments, with stdin closed and all output appended to *log*.
+def start(part: Part, argv: list[str], environment: dict[str, str], log: Path) -> Child:
+    """Start *part* as *argv*, an absolute program and its arguments, without stdin, all output appended to *log*.
 
     OSError when it cannot be run. The log is a file and no pipe: a reader would get the signals of the job too.
     """
@@ -110,4 +111,4 @@ def start(name: str, order: int, argv: list[str], environment: dict[str, str], l
     pid = os.posix_spawn(
         argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULTS
     )
-    return Child(name, order, pid, envoy.id_file(argv) if envoy.is_envoy(argv) else None)
+    return Child(part.name, part.order, part.drain_s, pid, envoy.id_file(argv) if envoy.is_envoy(argv) else None)

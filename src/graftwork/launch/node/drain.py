@@ -19,18 +19,19 @@ def drain(plan: Plan, node: int, board: Board, children: Sequence[Child]) -> lis
     """End *children*, and tell the other nodes. Returns the names of those that had to be killed.
 
     An order begins when the one before it has ended on every node: an engine may still hold memory of a store that runs
-    elsewhere. Each has at most the time of its slowest part, all together the plan's ``drain_s``.
+    elsewhere. Each has the time of its slowest part, all together the plan's ``drain_s``.
     """
     hard = time.monotonic() + plan.drain_s
     killed: list[str] = []
     for order in plan.orders:
-        deadline = min(hard, time.monotonic() + plan.level_s(order))
+        reserved = sum(plan.level_s(later) for later in plan.orders if later > order)
+        deadline = min(hard - reserved, time.monotonic() + plan.level_s(order))
         killed += _end([child for child in children if child.order == order], deadline)
         here = [part.name for part in plan.on(node) if part.order == order]
         elsewhere = [part.name for part in plan.parts if part.order == order and part.node != node]
         for name in here:
             _publish(board, f"stopped-{name}")
-        if not _until(partial(_all_stopped, board, elsewhere), deadline):
+        if not _until(partial(_all_stopped, board, elsewhere), min(hard - reserved, deadline + _KILL_S)):
             say(f"order {order} has not ended on every node in its time; going on")
     left = processes.kill_descendants(_KILL_S)
     if left:
@@ -41,24 +42,26 @@ def drain(plan: Plan, node: int, board: Board, children: Sequence[Child]) -> lis
 
 
 def _end(children: list[Child], deadline: float) -> list[str]:
-    """Tell each once, wait, and kill what is left at *deadline*; the names of those."""
+    """Tell each once, wait, and kill what is left after its own time or at *deadline*; the names of those."""
     for child in children:
         child.tell()
-    if _until(lambda: _all_gone(children), deadline):
-        return []
-    now = processes.table()
-    late = [child for child in children if not child.gone(now)]
-    for child in late:
-        say(f"{child.name}: not ended in its time, killed")
-        child.kill()
-    _until(lambda: _all_gone(late), time.monotonic() + _KILL_S)
-    return [child.name for child in late]
+    killed: list[str] = []
+    begin = time.monotonic()
+    for child in sorted(children, key=lambda child: child.drain_s):
+        if not _until(partial(_gone, child, children), min(deadline, begin + child.drain_s)):
+            say(f"{child.name}: not ended in its time, killed")
+            child.kill()
+            killed.append(child.name)
+    _until(lambda: all(child.gone(processes.table()) for child in children), time.monotonic() + _KILL_S)
+    return killed
 
 
-def _all_gone(children: list[Child]) -> bool:
+def _gone(child: Child, others: list[Child]) -> bool:
+    """Whether *child* has gone; *others* are looked at too, as a store's leftovers have to be told."""
     now = processes.table()
-    left = [child for child in children if not child.gone(now)]
-    return not left
+    for other in others:
+        other.gone(now)
+    return child.gone(now)
 
 
 def _all_stopped(board: Board, names: list[str]) -> bool:

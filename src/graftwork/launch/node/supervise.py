@@ -22,7 +22,7 @@ from graftwork.launch.node.values import Values, own_address
 
 PEERS_S = 300.0
 SETTLE_S = 1.0
-_TICK_S = 0.5
+_TICK_S = 0.25
 STOP_SIGNALS = (signal.SIGURG, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -79,16 +79,24 @@ class Node:
         try:
             self._serve()
         except Asked:
+            # The kernel tells this process when the keeper ends, as if it were told to end.
+            written = self._kept() or self._crash(Crash("keeper", "was killed"))
             say("told to end")
         except Crash as crash:
-            written = self.board.crash(self.node, crash.component, crash.reason, crash.rc)
-            escalate(self.board.job)
+            written = self._crash(crash)
         except Exception as error:  # a fault of this program: written down too, and what runs is drained
-            written = self.board.crash(self.node, "supervisor", f"{type(error).__name__}: {error}", None)
-            escalate(self.board.job)
+            written = self._crash(Crash("supervisor", f"{type(error).__name__}: {error}"))
         killed = drain(self.plan, self.node, self.board, list(self.children.values()))
         say(f"drained{': killed ' + ', '.join(killed) if killed else ''}")
         return 0 if written else 3
+
+    def _crash(self, crash: Crash) -> bool:
+        written = self.board.crash(self.node, crash.component, crash.reason, crash.rc)
+        escalate(self.board.job)
+        return written
+
+    def _kept(self) -> bool:
+        return os.getppid() == self.keeper
 
     def _serve(self) -> None:
         self_check(self.plan.interpreter)
@@ -134,7 +142,7 @@ class Node:
                 self.signals.wait(max(until - time.monotonic(), 0))
             how = "was killed" if (ended[0].rc or 0) < 0 else "ended by itself"
             raise Crash(ended[0].name, f"{how}; see {self._log(ended[0].name)}", ended[0].rc)
-        if os.getppid() != self.keeper:
+        if not self._kept():
             raise Crash("keeper", "was killed")
 
     def _may_start(self, part: Part) -> bool:
@@ -158,7 +166,7 @@ class Node:
                 raise Crash(part.name, f"{argv[0]}: no such program on this node")
             for name in part.ports:
                 self._blocks[f"{part.name}/{name}"].hand_over()
-            child = start(part.name, part.order, [program, *argv[1:]], environment, self._log(part.name))
+            child = start(part, [program, *argv[1:]], environment, self._log(part.name))
         except (OSError, KeyError, IndexError) as error:
             raise Crash(part.name, f"cannot be started: {type(error).__name__}: {error}") from error
         self.children[part.name] = child

@@ -14,7 +14,9 @@ from graftwork.launch.placeholders import fill
 
 _HOST = "GRAFTWORK_HOST"
 _CACHE = "GRAFTWORK_CACHE"
-_VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_HIP, _CUDA = "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+_VISIBLE = frozenset({"ROCR_VISIBLE_DEVICES", _HIP, _CUDA})
+_KFD = Path("/dev/kfd")
 
 
 class Values:
@@ -47,8 +49,8 @@ class Values:
     def environment(self, part: Part, outer: Mapping[str, str]) -> dict[str, str]:
         """*outer* with the devices of *part*; what the part itself says wins over both."""
         found = {name: value for name, value in outer.items() if name not in (_HOST, _CACHE)}
-        if part.gpus and not part.env.keys() & set(_VISIBLE):
-            found.update(_devices(part.gpus, found))
+        if part.gpus and not part.env.keys() & _VISIBLE:
+            show_only(part.gpus, found, rocm=_KFD.exists())
         found.update({name: self.fill(part, value) for name, value in part.env.items()})
         return found
 
@@ -63,13 +65,16 @@ class Values:
         return str(own_folder(Path(os.environ.get(_CACHE) or f"{tempfile.gettempdir()}/graftwork-{os.geteuid()}")))
 
 
-def _devices(gpus: list[int], outer: Mapping[str, str]) -> dict[str, str]:
-    """The variable that shows *gpus* alone: of the devices that the job was given, where it says which."""
-    for name in _VISIBLE:
-        given = [device for device in outer.get(name, "").split(",") if device]
-        if given:
-            return {name: ",".join(given[index] for index in gpus)}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+def show_only(gpus: list[int], environment: dict[str, str], *, rocm: bool) -> None:
+    """Show *gpus* alone: of the devices that the job was given, where it says which. IndexError if it has fewer.
+
+    Slurm may set the variables of every vendor. HIP counts within ROCR_VISIBLE_DEVICES, and takes CUDA's for its own.
+    """
+    name = _HIP if rocm else _CUDA
+    given = [device for device in environment.get(name, "").split(",") if device]
+    environment[name] = ",".join(given[index] if given else str(index) for index in gpus)
+    if rocm:
+        environment.pop(_CUDA, None)
 
 
 def own_folder(path: Path) -> Path:
