@@ -37,7 +37,7 @@ def load(file: Path, kind: type[T]) -> T:
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogError(file, f"cannot be read: {error}") from None
     try:
-        return msgspec.convert(tomllib.loads(text), kind)
+        return loads(text, kind)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         raise CatalogError(file, f"not TOML: {error}", line=int(found[1]) if found else None) from None
@@ -45,6 +45,11 @@ def load(file: Path, kind: type[T]) -> T:
         raise CatalogError(file, "not TOML: nested too deeply") from None
     except msgspec.ValidationError as error:
         raise CatalogError(file, _plain(str(error)), line=line_of(text, _error_path(str(error)))) from None
+
+
+def loads(text: str, kind: type[T]) -> T:
+    """*text* as *kind*. ValueError (TOMLDecodeError, msgspec's ValidationError) for what it is not."""
+    return msgspec.convert(tomllib.loads(text), kind)
 
 
 def line_of(text: str, path: KeyPath) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import tempfile
 import textwrap
 from collections.abc import Mapping
@@ -11,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graftwork.catalog.catalog import Patch
-from graftwork.errors import StateError, UsageError
+from graftwork.errors import StateError
 from graftwork.patching import markers
 from graftwork.patching.assess import Engine, edits_for
 from graftwork.patching.plan import plan
 from graftwork.trees.text import decode
 from graftwork.trees.tree import Tree
+from graftwork.upstream.git import run_git
 from graftwork.upstream.strip import Stripped, strip
 
 _LAYOUT = {"sglang": "python/"}  # where upstream's repository keeps the package
-_QUIET = ["-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "-c", "core.autocrlf=false"]
 _FORM = ["--stdout", "-1", "--zero-commit", "--full-index", "--no-signature", "--no-attach", "--no-cover-letter"]
 _DIFF = ["-U3", "--no-renames", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/"]
 
@@ -79,7 +77,7 @@ def _mail(before: Mapping[str, bytes], after: Mapping[str, bytes], text: str) ->
     """git's own mail of the step from *before* to *after*; the author is whoever git knows here."""
     with tempfile.TemporaryDirectory(prefix="graftwork-export-") as folder:
         root = Path(folder)
-        _git(root, "init", "-q", "--template=", ".")
+        run_git(root, "init", "-q", "--template=", ".")
         base = {"GIT_AUTHOR_NAME": "base", "GIT_AUTHOR_EMAIL": "base", "GIT_COMMITTER_NAME": "base"}
         for files, said, who in (
             (before, b"base\n", {**base, "GIT_COMMITTER_EMAIL": "base"}),
@@ -88,26 +86,6 @@ def _mail(before: Mapping[str, bytes], after: Mapping[str, bytes], text: str) ->
             for name, data in files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
-            _git(root, "add", "-A", "--force", ".")
-            _git(root, "commit", "-q", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=said, environment=who)
-        return _git(root, "format-patch", *_FORM, *_DIFF)
-
-
-def _git(root: Path, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
-    """git in *root* only, whatever repository the caller stands in. UsageError with what git said."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key.startswith("GIT_AUTHOR")
-    }
-    kept |= {key: value for key, value in os.environ.items() if key.startswith(("GIT_COMMITTER", "GIT_CONFIG"))}
-    command = ["git", *_QUIET, *arguments]
-    try:
-        done = subprocess.run(command, cwd=root, input=stdin, env={**kept, **(environment or {})}, capture_output=True)
-    except FileNotFoundError:
-        raise UsageError("git is not installed", hint="export makes the commit with git") from None
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()
-        hint = "tell git who you are: git config --global user.name and user.email"
-        raise UsageError(
-            f"git {arguments[0]} failed: {said}", hint=hint if "identity" in said or "ident" in said else ""
-        )
-    return done.stdout
+            run_git(root, "add", "-A", "--force", ".")
+            run_git(root, "commit", "-q", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=said, environment=who)
+        return run_git(root, "format-patch", *_FORM, *_DIFF)
