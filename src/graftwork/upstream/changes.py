@@ -151,4 +151,4 @@ def occurrences(want: Sequence[str], have: Sequence[str]) -> list[int]:
     if not want:
         return []
     first, size, rows = want[0], len(want), list(want)
-    return [at for at, line in enumerate(have) if line == first and have[at : at + size] == rows]
+    return [at for at, line in enumerate(have) if line == first and list(have[at : at + size]) == rows]

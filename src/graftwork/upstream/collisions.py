@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,7 @@ def _near(change: Change, place: Place, text: Sequence[str]) -> tuple[int, int] 
     """The lines of *change* in our tree if they are near *place*.
 
     Where the place is found in our text, its lines there count. Else the branch has moved on: a changed or
-    neighbouring line that is the anchor's own, or the line numbers and the function that git names, decide.
+    neighbouring line that is the anchor's own and no other's, or line numbers and the function that git names, decide.
     """
     if not place.text:
         return change.lines
@@ -119,7 +120,8 @@ def _near(change: Change, place: Place, text: Sequence[str]) -> tuple[int, int] 
         first = at[0] + 1 + len(change.before)
         span = (first, first + len(change.removed) - 1) if change.removed else (max(first - 1, 1), first)
         return span if _gap(span, (place.first, place.last)) <= _NEAR else None
-    own = {line.strip() for line in place.text if telling([line])}
+    once = Counter(line.strip() for line in text)
+    own = {line.strip() for line in place.text if once[line.strip()] == 1}
     if own & {line.strip() for line in change.old}:
         return change.lines
     named = place.scope.rpartition(".")[2]
