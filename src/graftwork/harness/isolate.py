@@ -9,9 +9,11 @@ from __future__ import annotations
 import __future__
 
 import ast
+import copy
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -89,7 +91,7 @@ def load_function(path: Path, qualname: str, namespace: dict[str, Any], *, optim
     *qualname* is a top-level function or ``Class.method``; decorators are dropped (a plain staticmethod is kept in a
     class, see `load_class`). UsageError if the file has no such function, or more than one.
     """
-    node = _find(path, _parse(path).body, qualname)
+    node = copy.deepcopy(_find(path, _parse(path).body, qualname))
     node.decorator_list = []
     exec(_code(path, [node], optimize), namespace)
     return namespace[node.name]
@@ -109,7 +111,7 @@ def load_class(
     Method decorators are dropped except a plain ``@staticmethod``. A member that is missing is a UsageError unless
     it is in *optional*; *namespace* becomes the methods' globals.
     """
-    source = _find(path, _parse(path).body, name)
+    source = copy.copy(_find(path, _parse(path).body, name))
     if not isinstance(source, ast.ClassDef):
         raise UsageError(f"{path}: {name} is not a class")
     body: list[ast.stmt] = []
@@ -117,7 +119,7 @@ def load_class(
         found = [node for node in source.body if isinstance(node, _Function) and node.name == member]
         if not found and member in optional:
             continue
-        method = _only(path, f"{name}.{member}", found)
+        method = copy.deepcopy(_only(path, f"{name}.{member}", found))
         method.decorator_list = [d for d in method.decorator_list if isinstance(d, ast.Name) and d.id == "staticmethod"]
         body.append(method)
     source.bases, source.keywords, source.decorator_list = [], [], []
@@ -150,7 +152,13 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes(), str(path))
+    return _parsed(path.read_bytes(), str(path))
+
+
+@lru_cache(maxsize=16)
+def _parsed(source: bytes, path: str) -> ast.Module:
+    """Engine files are large and tests load many functions of them: change copies of its nodes only."""
+    return ast.parse(source, path)
 
 
 def _code(path: Path, body: list[ast.stmt], optimize: int) -> CodeType:

@@ -57,7 +57,7 @@ class Recorder:
         elif report.when == "call":
             self._add(Outcome(item.nodeid, "passed"))
         if any(outcome.kind in self.enough for outcome in self.outcomes):
-            item.session.shouldstop = "the harness has seen enough"
+            item.session.shouldfail = "the harness has seen enough"
         return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -6,6 +6,7 @@ The engine's text is executed only in those processes, each in its own process g
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -166,8 +167,9 @@ def _pytest(job: Job, tree: Path) -> tuple[list[Outcome], str]:
         sys.modules["torch"].set_num_threads(1)
     sys.dont_write_bytecode = True
     _settle_hypothesis()
+    gc.freeze()  # pytest collects garbage more than once, and all that was loaded before the fork is none
     recorder = Recorder(str(job.tests), str(tree), job.enough)
-    arguments = ["-q", "--tb=short", "-c", os.devnull, f"--rootdir={job.tests.parent}", "--import-mode=importlib"]
+    arguments = ["-q", "--tb=native", "-c", os.devnull, f"--rootdir={job.tests.parent}", "--import-mode=importlib"]
     arguments += ["-p", "no:cacheprovider", "-p", "graftwork.harness.plugin", f"--engine={job.engine}"]
     arguments += [f"--engine-tree={tree}", str(job.tests)]
     code = pytest.main(arguments, plugins=[recorder])
