@@ -75,9 +75,11 @@ def vllm_flags(tree: Tree) -> list[Flag]:
 
 
 def parser_flags(tree: Tree, path: str, where: str) -> list[Flag]:
-    """The arguments that class *where* of file *path* registers in ``add_cli_args``."""
+    """The arguments that *where* (``function`` or ``Class.method``) of file *path* registers."""
     module = _parse(tree, path)
-    return _unique(list(_by_hand(_function(_class(module, where), "add_cli_args"), Definitions([module]))))
+    name, _, method = where.partition(".")
+    function = _function(_class(module, name), method) if method else _function(module, name)
+    return _unique(list(_by_hand(function, Definitions([module]))))
 
 
 _VLLM_TYPES = ("vllm/config/", "vllm/entrypoints/openai/models/protocol.py", "vllm/entrypoints/chat_utils.py")

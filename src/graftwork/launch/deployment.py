@@ -9,7 +9,7 @@ import msgspec
 from graftwork.errors import UsageError
 from graftwork.launch.placeholders import PlaceholderError, placeholders
 
-Role = Literal["prefill", "decode", "mixed", "router", "sidecar", "store-master", "store-client"]
+Role = Literal["prefill", "decode", "mixed", "router", "sidecar", "discovery", "store-master", "store-client"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Seconds = Annotated[int, msgspec.Meta(gt=0)]
 
@@ -24,9 +24,12 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ready(Row, frozen=True, kw_only=True):
-    """When a component serves: *port* (a name) listens, for ``http`` *path* also answers 200, within *bound_s*."""
+    """When a component serves, within *bound_s*.
 
-    kind: Literal["http", "tcp", "none"]
+    ``tcp``: *port* (a name) listens; ``http``: *path* answers 200 on it too; ``unix``: the socket *path* listens.
+    """
+
+    kind: Literal["http", "tcp", "unix", "none"]
     port: str = ""
     path: str = ""
     bound_s: Seconds = 600
@@ -130,7 +133,7 @@ def check(deployment: Deployment) -> None:
     for component in deployment.components:
         if component.node >= deployment.nodes:
             raise UsageError(f"component {component.name}: node {component.node} of {deployment.nodes}")
-        if component.ready.kind != "none" and component.ready.port not in component.ports:
+        if component.ready.kind in ("http", "tcp") and component.ready.port not in component.ports:
             raise UsageError(f"component {component.name}: no port {component.ready.port!r} to be ready on")
         _check_placeholders(component, known, deployment.nodes)
 

@@ -23,12 +23,13 @@ class WheelOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_sha256: str
 
 
-class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table as stored: ``tables/<program>-<version>.json``."""
+class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A table as stored: ``tables/<program>-<version>.json``; *source* where no wheel is published."""
 
     program: str
     version: str
-    wheel: WheelOf
+    wheel: WheelOf | None = None
+    source: str = ""
     flags: list[Flag]
 
 
@@ -39,7 +40,13 @@ class Table:
         self.program, self.version, self.wheel = file.program, file.version, file.wheel
         self.flags = {flag.name: flag for flag in file.flags}
         self._spellings = {name: flag for flag in file.flags for name in (flag.name, *flag.aliases)}
+        self.short = {name for name in self._spellings if not name.startswith("--")}
         self._negations = {"--no-" + flag.name[2:]: flag for flag in file.flags if flag.switch}
+
+    def joined(self, other: Table) -> Table:
+        """A program that takes the arguments of both and passes the other's on."""
+        both = {**self.flags, **other.flags}
+        return Table(TableFile(program=self.program, version=self.version, wheel=self.wheel, flags=[*both.values()]))
 
     @property
     def label(self) -> str:

@@ -1,0 +1,93 @@
+"""Whether what was rendered fits its nodes, and whether stopping fits into its bounds."""
+
+from __future__ import annotations
+
+from graftwork.errors import PolicyError, UsageError
+from graftwork.launch import hisparse, store
+from graftwork.launch.deployment import Bounds
+from graftwork.launch.draft import Draft, Plan
+from graftwork.launch.topology import Engine, ranks_per_node
+from graftwork.launch.vllm import TIMEOUT
+
+GIB = 1 << 30
+
+
+def host_memory(plan: Plan, engines: list[Engine]) -> dict[int, dict[str, float]]:
+    """GiB of main memory that each node's parts take, by node and part. PolicyError when a node has less."""
+    recipe, taken = plan.recipe, {}
+    for engine in engines:
+        ranks, leg = ranks_per_node(recipe, engine.leg), engine.leg
+        for node in engine.nodes:
+            parts = {"reserved": recipe.node.reserved_gib}
+            if recipe.hisparse is not None and engine.role != "prefill":
+                pool = recipe.hisparse.host_pool_gib
+                parts[f"HiSparse, {ranks} ranks of {pool:g}"] = ranks * pool
+            offload = recipe.kv_cache_offload
+            if offload is not None and node in store.nodes_in_scope(recipe):
+                parts["store"] = offload.cpu_gib
+                parts[f"store buffers, {ranks} ranks of {offload.local_buffer_gib:g}"] = (
+                    ranks * offload.local_buffer_gib
+                )
+            if leg.hicache_gb is not None and engine.speaks_first:
+                parts[f"HiCache, {ranks} ranks of {leg.hicache_gb} GB"] = ranks * leg.hicache_gb * 1e9 / GIB
+            if recipe.kvd is not None and engine.speaks_first:
+                parts["kvd"] = recipe.kvd.memory_gib
+            total = sum(parts.values())
+            if total > recipe.node.memory_gib:
+                sums = " + ".join(f"{name} {size:.0f}" for name, size in parts.items())
+                raise PolicyError(
+                    f"node {node} ({engine.role}): {total:.0f} GiB of main memory are needed, it has "
+                    f"{recipe.node.memory_gib:g}: {sums}",
+                    hint="make a part smaller, or keep it off these nodes (kv_cache_offload.roles)",
+                )
+            taken[node] = parts
+    return taken
+
+
+def seats(plan: Plan, engines: list[Engine]) -> None:
+    """Warn where the seats of HiSparse take more GPU memory than they should; PolicyError beyond the GPU itself."""
+    recipe, wanted = plan.recipe, plan.recipe.hisparse
+    each = hisparse.seat_bytes(recipe, wanted) if wanted is not None else None
+    if wanted is None or each is None:
+        return
+    for engine in engines:
+        count = hisparse.seats_of_rank(recipe, engine.leg)
+        if engine.role == "prefill" or not count:
+            continue
+        total, budget = count * each / GIB, wanted.seat_budget_gib
+        said = f"{engine.name}: {count} seats of {each / 1e6:.0f} MB are {total:.0f} GiB of each GPU"
+        if total > recipe.node.gpu_memory_gib:
+            raise PolicyError(
+                f"{said}, which has {recipe.node.gpu_memory_gib:g}", hint="fewer seats, or a smaller buffer"
+            )
+        if budget is not None and total > budget:
+            plan.warn(f"{said}, the recipe's budget is {budget:g}")
+
+
+def bounds(plan: Plan, drafts: list[Draft]) -> Bounds:
+    """The bounds of the deployment, with what the user said to the engines. UsageError when they do not nest."""
+    wanted = plan.recipe.bounds
+    engine = max([wanted.engine_s, *(_says(draft) for draft in drafts)])
+    found = Bounds(engine_s=engine, drain_s=wanted.drain_s, lead_s=wanted.lead_s)
+    if not found.engine_s < found.drain_s < found.lead_s:
+        raise UsageError(
+            f"bounds do not nest: engine {found.engine_s} s < drain {found.drain_s} s < lead {found.lead_s} s",
+            hint="raise drain_s and lead_s in [bounds]; the engine's counts with what its arguments say",
+        )
+    stages = {order: max([d.drain_s for d in drafts if d.order == order], default=0) for order in (0, 1, 2)}
+    stages[1] = max(stages[1], engine)
+    if sum(stages.values()) >= found.drain_s:
+        said = " + ".join(f"{seconds} s" for seconds in stages.values())
+        raise UsageError(
+            f"router, engines and store may take {said}, which is not less than drain_s, {found.drain_s} s",
+            hint="raise drain_s and lead_s in [bounds]",
+        )
+    return found
+
+
+def _says(draft: Draft) -> int:
+    """The longest shutdown that an engine's own arguments and environment allow it."""
+    said: list[str | None] = []
+    if draft.args is not None and "--shutdown-timeout" in draft.args.table.flags:
+        said = [draft.args.value("--shutdown-timeout"), draft.env.value(TIMEOUT)]
+    return max([int(float(value)) for value in said if value and value.replace(".", "", 1).isdecimal()], default=0)

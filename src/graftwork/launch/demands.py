@@ -1,0 +1,61 @@
+"""What the image that will run needs of the command line, and what it is: from its record, or from the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from graftwork.catalog.catalog import Catalog
+from graftwork.errors import UsageError
+from graftwork.images.record import parse_record
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Arguments and environment that every engine of the image must get, and why."""
+
+    reason: str
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is known of an image; all empty where nothing is said of it. *patches* are those that it holds."""
+
+    engine: str = ""
+    version: str = ""
+    platform: str = ""
+    interpreter: str = "python3"
+    target: str = ""
+    patches: frozenset[str] = frozenset()
+    demands: tuple[Demand, ...] = ()
+
+
+def of_target(catalog: Catalog, name: str) -> Contents:
+    """What an image of this target holds and demands."""
+    target = catalog.target(name)
+    patches = catalog.patches(target)
+    launches = [(f"target {name}", launch) for launch in target.launch]
+    launches += [(f"patch {patch.id}", launch) for patch in patches for launch in patch.spec.launch]
+    return Contents(
+        target.engine,
+        target.version,
+        target.platform,
+        target.base.interpreter,
+        name,
+        frozenset(patch.id for patch in patches),
+        tuple(Demand(f"{who}: {each.reason}", tuple(each.args), tuple(each.env.items())) for who, each in launches),
+    )
+
+
+def of_record(file: Path) -> Contents:
+    """What the image whose record *file* holds demands. UsageError or ProofError for a file that is no record."""
+    try:
+        record = parse_record(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}", hint="dist/TARGET/record.json is one") from None
+    held = frozenset(patch.id for patch in record.patches if patch.state in ("pending", "applied"))
+    demand = Demand(f"the record of {record.target}", tuple(record.launch.args), tuple(record.launch.env.items()))
+    engine, wanted = record.engine, (demand,) if demand.args or demand.env else ()
+    return Contents(engine.name, engine.version, record.platform, "python3", record.target, held, wanted)

@@ -1,0 +1,86 @@
+"""A component in the making: what runs, with a reason for each word, and what was left out and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from graftwork.launch.arguments import Arguments, Line
+from graftwork.launch.demands import Contents
+from graftwork.launch.deployment import STOP_ENGINES, Component, Order, Ready, Role
+from graftwork.launch.environment import Environment
+from graftwork.launch.recipe import Recipe
+from graftwork.launch.releases import Release
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Why a component's arguments and environment are what they are; *notes* say what is not there."""
+
+    component: str
+    arguments: list[Line]
+    environment: list[Line]
+    notes: list[str]
+
+
+@dataclass
+class Plan:
+    """What every part of rendering looks at; *warnings* collects what the operator should read."""
+
+    recipe: Recipe
+    release: Release
+    contents: Contents
+    platform: str
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        """Say it once, however many components it is about."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+@dataclass
+class Draft:
+    """A component before its command line is put together; *prefix* and *plain* words may hold placeholders."""
+
+    name: str
+    role: Role
+    node: int
+    prefix: list[str]
+    ready: Ready
+    drain_s: int
+    order: Order = STOP_ENGINES
+    args: Arguments | None = None
+    env: Environment = field(default_factory=lambda: Environment({}))
+    plain: list[Line] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+    gpus: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def word(self, *words: str, why: str) -> None:
+        """Words of a program without a table of arguments."""
+        self.plain.append(Line("\0".join(words), "derived", why))
+
+    def finish(self) -> tuple[Component, Explained]:
+        """The component, and the reasons."""
+        words = [word for line in self.plain for word in line.text.split("\0")]
+        lines = [Line(" ".join(line.text.split("\0")), line.origin, line.reason) for line in self.plain]
+        if self.args is not None:
+            checked, said = self.args.finish()
+            words, lines = [*words, *checked], [*lines, *said]
+        env, env_lines = self.env.finish()
+        component = Component(
+            name=self.name,
+            role=self.role,
+            node=self.node,
+            argv=[*self.prefix, *words],
+            env=env,
+            files=self.files,
+            ports=self.ports,
+            gpus=self.gpus,
+            ready=self.ready,
+            order=self.order,
+            drain_s=self.drain_s,
+        )
+        return component, Explained(self.name, lines, env_lines, self.notes)

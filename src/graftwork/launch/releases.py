@@ -1,0 +1,70 @@
+"""What differs between the engine versions that can be launched; each fact was read in the wheel that it is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from packaging.version import InvalidVersion, Version
+
+from graftwork.errors import UsageError
+from graftwork.launch.flags import stored
+
+HiSparseForm = Literal["none", "sglang", "attention-config", "connector"]
+PATCH = "vllm/hisparse"
+
+
+@dataclass(frozen=True)
+class Release:
+    """An engine version. *decode_radix_with*: speculative algorithms beside which a decode leg may keep a radix cache.
+
+    *table* is the version whose arguments it has; *hisparse* says where that setting goes, if anywhere.
+    """
+
+    engine: Literal["sglang", "vllm"]
+    version: str
+    table: str
+    hisparse: HiSparseForm
+    hisparse_archs: frozenset[str] = frozenset({"x86_64", "aarch64"})
+    decode_radix_with: frozenset[str] = frozenset()
+
+
+# sglang/srt/arg_groups/pd_disaggregation_hook.py: none until 0.5.16; speculative_hook.py of 0.5.23 takes these three.
+_RADIX = {"0.5.15.post1": frozenset[str](), "0.5.16": frozenset[str]()}
+_RADIX["0.5.23"] = frozenset({"EAGLE", "EAGLE3", "DSPARK"})
+# NEXTN is another name of EAGLE (sglang/srt/arg_groups/speculative_hook.py).
+ALIASES = {"NEXTN": "EAGLE"}
+
+
+def release(engine: Literal["sglang", "vllm"], version: str, patches: frozenset[str] = frozenset()) -> Release:
+    """The facts of *version*, with *patches* of ours in it. UsageError for a version whose arguments are not known.
+
+    A wheel may be a fork that keeps the arguments of the release that it comes from: its local version says so.
+    """
+    try:
+        parsed = Version(version)
+    except InvalidVersion as error:
+        raise UsageError(str(error)) from None
+    if engine == "sglang":
+        _known(engine, version)
+        return Release(engine, version, version, "sglang", decode_radix_with=_RADIX.get(version, frozenset()))
+    if re.search(r"(^|[.])hisparse([.]|$)", parsed.local or "") and parsed.release[:2] == (0, 24):
+        return Release(engine, version, "0.24.0", "attention-config", frozenset({"x86_64"}))
+    table = parsed.public
+    _known(engine, table)
+    form: HiSparseForm = "none"
+    if parsed >= Version("0.30.0"):
+        form = "connector"
+    elif any(patch == PATCH or patch.startswith(PATCH + "-") for patch in patches):
+        form = "attention-config"
+    return Release(engine, version, table, form)
+
+
+def _known(engine: str, version: str) -> None:
+    known = [name.rpartition("-")[2] for name in stored() if name.rpartition("-")[0] == engine]
+    if version not in known:
+        raise UsageError(
+            f"no arguments are known of {engine} {version}, only of {', '.join(known)}",
+            hint="make its table from the wheel with scripts/launch_flags.py (docs/launch.md)",
+        )

@@ -1,0 +1,97 @@
+"""A recipe as a deployment: engines, store, daemons and router, each argument with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from graftwork.errors import PinError, UsageError
+from graftwork.launch import budgets, hisparse, infera, kvd, router, sglang, store, vllm
+from graftwork.launch.demands import Contents
+from graftwork.launch.deployment import Deployment, Image, Node, check
+from graftwork.launch.draft import Draft, Explained, Plan
+from graftwork.launch.recipe import Recipe
+from graftwork.launch.releases import release
+from graftwork.launch.topology import engines as engines_of
+from graftwork.launch.topology import node_count
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What a recipe came to: *memory* is GiB of main memory by node and part."""
+
+    deployment: Deployment
+    explained: list[Explained]
+    memory: dict[int, dict[str, float]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as data."""
+        found: dict[str, Any] = msgspec.to_builtins(self.deployment)
+        found["explained"] = msgspec.to_builtins(self.explained)
+        found["memory_gib"] = {str(node): parts for node, parts in self.memory.items()}
+        return found
+
+
+def render(recipe: Recipe, contents: Contents) -> Rendered:
+    """Render *recipe* for an image that holds *contents*.
+
+    UsageError for what the engine would refuse and for bounds that do not nest, PinError when the image holds another
+    engine, PolicyError when a node has not the memory.
+    """
+    plan = _plan(recipe, contents)
+    hisparse.check(plan)
+    found = engines_of(recipe)
+    module = sglang if recipe.engine == "sglang" else vllm
+    legs = [draft for engine in found for draft in module.drafts(plan, engine)]
+    drafts: list[Draft] = [
+        *infera.etcd(plan),
+        *(store.drafts(plan) if recipe.engine == "vllm" else _no_store(recipe)),
+        *kvd.daemons(plan, found),
+        *legs,
+        *router.drafts(plan, legs),
+    ]
+    memory = budgets.host_memory(plan, found)
+    budgets.seats(plan, found)
+    bounds = budgets.bounds(plan, drafts)
+    finished = [draft.finish() for draft in drafts]
+    components = [
+        msgspec.structs.replace(each, drain_s=max(each.drain_s, bounds.engine_s)) if each.order == 1 else each
+        for each, _ in finished
+    ]
+    deployment = Deployment(
+        name=recipe.name,
+        engine=recipe.engine,
+        version=plan.release.version,
+        nodes=node_count(recipe),
+        node=Node(gpus=recipe.node.gpus, memory_gib=recipe.node.memory_gib, cpus=recipe.node.cpus),
+        components=components,
+        bounds=bounds,
+        image=Image(target=contents.target, reference=recipe.image, interpreter=contents.interpreter),
+        sbatch=recipe.slurm.options,
+        warnings=plan.warnings,
+    )
+    check(deployment)
+    return Rendered(deployment, [explained for _, explained in finished], memory)
+
+
+def _plan(recipe: Recipe, contents: Contents) -> Plan:
+    version = recipe.engine_version
+    if contents.engine and (contents.engine, contents.version) != (recipe.engine, version):
+        raise PinError(
+            f"the recipe is for {recipe.engine} {version}, the image holds {contents.engine} {contents.version}",
+            hint="name the image of this version, or change the recipe's version",
+        )
+    platform = contents.platform or recipe.node.platform or "cuda"
+    if recipe.node.platform is not None and platform != recipe.node.platform:
+        raise PinError(f"the recipe's nodes are {recipe.node.platform}, the image is for {platform}")
+    if recipe.kvd is not None and recipe.engine != "sglang":
+        raise UsageError("kvd is wired into SGLang's hierarchical cache only", hint="vLLM has [kv_cache_offload]")
+    return Plan(recipe, release(recipe.engine, version, contents.patches), contents, platform)
+
+
+def _no_store(recipe: Recipe) -> list[Draft]:
+    if recipe.kv_cache_offload is not None:
+        raise UsageError("kv_cache_offload composes vLLM's connectors", hint="SGLang has hicache_gb and [kvd]")
+    return []

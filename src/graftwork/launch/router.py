@@ -1,0 +1,134 @@
+"""What stands before the engines, told where each of them is."""
+
+from __future__ import annotations
+
+from graftwork.errors import UsageError
+from graftwork.launch import infera, llm_d
+from graftwork.launch.arguments import Arguments
+from graftwork.launch.deployment import STOP_FIRST, Ready
+from graftwork.launch.draft import Draft, Plan
+from graftwork.launch.environment import Environment
+from graftwork.launch.flags import table
+from graftwork.launch.placeholders import escape
+from graftwork.launch.recipe import Router
+
+_VERSIONS = {"sglang-router": "0.3.2", "vllm-router": "0.1.17", "infera": infera.VERSION}
+_MODULES = {
+    "sglang-router": "sglang_router.launch_router",
+    "vllm-router": "vllm_router.launch_router",
+    "infera": "infera.server",
+}
+PAIRED_BLOCK = 16  # tokens; fixed in vllm-router 0.1.17 where prefill and decode run apart
+
+
+def drafts(plan: Plan, engines: list[Draft]) -> list[Draft]:
+    """The router of the recipe and what it needs beside itself; *engines* are all components of engines."""
+    wanted = plan.recipe.router
+    if wanted is None:
+        return []
+    _check(plan, wanted)
+    serving = [draft for draft in engines if draft.ready.kind == "http"]
+    if wanted.kind == "llm-d":
+        return llm_d.drafts(plan, wanted, serving)
+    draft = Draft(
+        "router",
+        "router",
+        0,
+        [escape(word) for word in wanted.command],
+        Ready(kind="http", port="http", path="/health", bound_s=plan.recipe.bounds.ready_s),
+        plan.recipe.bounds.router_s,
+        STOP_FIRST,
+        env=Environment(wanted.env),
+        ports={"http": 1},
+    )
+    if wanted.kind == "command":
+        _own(wanted, draft, serving)
+        return [draft]
+    version = wanted.version or _VERSIONS[wanted.kind]
+    draft.prefix = draft.prefix or [plan.contents.interpreter, "-m", _MODULES[wanted.kind]]
+    name = "infera-server" if wanted.kind == "infera" else wanted.kind
+    draft.args = Arguments(table(name, version), wanted.args, warnings=plan.warnings)
+    if wanted.kind == "infera":
+        infera.router(plan, draft, draft.args)
+        return [draft]
+    draft.ports["metrics"] = 1
+    _gateway(plan, wanted, draft.args, serving)
+    return [draft]
+
+
+def url(draft: Draft) -> str:
+    """Where an engine answers."""
+    return f"http://{{host:{draft.node}}}:{{port:{draft.name}/http}}"
+
+
+def _check(plan: Plan, wanted: Router) -> None:
+    engine, events = plan.recipe.engine, plan.recipe.kv_events
+    if wanted.kind in ("sglang-router", "infera") and engine != "sglang":
+        raise UsageError(f"router {wanted.kind} is for SGLang, the recipe's engine is {engine}")
+    if wanted.kind in ("vllm-router", "llm-d") and engine != "vllm":
+        raise UsageError(f"router {wanted.kind} is for vLLM, the recipe's engine is {engine}")
+    if wanted.kind == "sglang-router" and events is not None:
+        plan.warn("sglang-router reads no KV events: cache_aware guesses from the requests that it has sent")
+    if wanted.policy in ("kv-aware", "kv_aware") and events is None:
+        raise UsageError(f"router policy {wanted.policy} needs [kv_events]: without them its view stays empty")
+    paired = wanted.kind == "vllm-router" and plan.recipe.prefill is not None
+    if paired and wanted.policy == "kv_aware" and (events is None or events.block_size != PAIRED_BLOCK):
+        raise UsageError(
+            f"vllm-router counts blocks of {PAIRED_BLOCK} tokens where prefill and decode run apart",
+            hint=f"set kv_events.block_size = {PAIRED_BLOCK}, or a policy such as cache_aware",
+        )
+
+
+def _gateway(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) -> None:
+    """sglang-router and vllm-router: the same origin, nearly the same arguments."""
+    args.add("--host", "0.0.0.0", why="clients reach it from elsewhere")
+    args.add("--port", "{port:http}", why="a port that is free on this node")
+    args.add("--policy", wanted.policy or "cache_aware", why="requests with one beginning go to one engine")
+    args.add("--worker-startup-timeout-secs", plan.recipe.bounds.ready_s, why="engines load weights for so long")
+    args.add("--prometheus-host", "0.0.0.0", why="metrics are read from elsewhere")
+    args.add("--prometheus-port", "{port:metrics}", why="29000, the default, may be taken")
+    if wanted.kind == "sglang-router":
+        seconds = max(plan.recipe.bounds.router_s - 10, 1)
+        args.add("--shutdown-grace-period-secs", seconds, why="180, the default, is longer than this stage may take")
+    if plan.recipe.prefill is None:
+        args.add("--worker-urls", *(url(draft) for draft in engines), why="all engines")
+        _events(plan, wanted, args, engines, "--kv-event-source")
+        return
+    vllm = wanted.kind == "vllm-router"
+    args.add("--vllm-pd-disaggregation" if vllm else "--pd-disaggregation", why="prefill and decode run apart")
+    for draft in engines:
+        if draft.role == "prefill":
+            bootstrap = [] if vllm else [f"{{port:{draft.name}/bootstrap}}"]
+            args.add("--prefill", url(draft), *bootstrap, why="an engine, and where decode asks it for the cache")
+        else:
+            args.add("--decode", url(draft), why="an engine")
+    _events(plan, wanted, args, [draft for draft in engines if draft.role == "prefill"], "--pd-kv-events")
+
+
+def _events(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft], name: str) -> None:
+    """Where vllm-router hears of what is cached: the endpoints of each engine's ranks, in their order."""
+    events = plan.recipe.kv_events
+    if events is None or wanted.kind != "vllm-router" or wanted.policy != "kv_aware":
+        return
+    for draft in engines:
+        if draft.ports.get("kv-events", 0) != 1:
+            raise UsageError(
+                f"{draft.name}: vllm-router is told an endpoint for each rank, which are one after the other here",
+                hint="give router.args yourself, or run engines of one rank",
+            )
+        source = f"{url(draft)}=tcp://{{host:{draft.node}}}:{{port:{draft.name}/kv-events}}"
+        args.add(name, source, why="what this engine caches, as it happens")
+    if name == "--kv-event-source":
+        args.add("--kv-event-block-size", events.block_size or PAIRED_BLOCK, why="as the engines count")
+        args.add("--kv-event-model", escape(plan.recipe.model.served_name), why="one model, whoever serves it")
+
+
+def _own(wanted: Router, draft: Draft, engines: list[Draft]) -> None:
+    """A program of the user's: it is told by its environment where everything is."""
+    for word in wanted.args:
+        draft.word(escape(word), why="given by the recipe's user")
+    draft.env.add("GRAFTWORK_PORT", "{port:http}", "where it is expected to answer")
+    for role in ("prefill", "decode", "mixed"):
+        urls = [url(each) for each in engines if each.role == role]
+        if urls:
+            draft.env.add(f"GRAFTWORK_{role.upper()}_URLS", ",".join(urls), "the engines of this role")
