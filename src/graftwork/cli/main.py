@@ -32,6 +32,7 @@ VERBS = {
     "doctor": "Tell what a registry does with mounts, ranges, chunks and referrers",
     "probe": "Tell whether direct I/O will work on a storage tier's path, and what device is behind it",
     "cancel": "End a Slurm job so that its nodes drain, and only then by force",
+    "launch": "Render a recipe into the commands, environment and files of each node",
 }
 
 
