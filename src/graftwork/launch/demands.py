@@ -21,7 +21,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Contents:
-    """What is known of an image; all empty where nothing is said of it. *patches* are those that it holds."""
+    """What is known of an image; all empty where nothing is said of it. *patches* are in it, *env* is set in it."""
 
     engine: str = ""
     version: str = ""
@@ -30,6 +30,7 @@ class Contents:
     target: str = ""
     patches: frozenset[str] = frozenset()
     demands: tuple[Demand, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 def of_target(catalog: Catalog, name: str) -> Contents:
@@ -46,6 +47,7 @@ def of_target(catalog: Catalog, name: str) -> Contents:
         name,
         frozenset(patch.id for patch in patches),
         tuple(Demand(f"{who}: {each.reason}", tuple(each.args), tuple(each.env.items())) for who, each in launches),
+        tuple(target.env.items()),
     )
 
 

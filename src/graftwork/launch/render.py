@@ -20,11 +20,13 @@ from graftwork.launch.topology import node_count
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a recipe came to: *memory* is GiB of main memory by node and part."""
+    """What a recipe came to: *memory* is GiB of main memory by node and part, *image_env* what the target sets."""
 
     deployment: Deployment
     explained: list[Explained]
     memory: dict[int, dict[str, float]]
+    platform: str
+    image_env: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as data."""
@@ -73,7 +75,7 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
         warnings=plan.warnings,
     )
     check(deployment)
-    return Rendered(deployment, [explained for _, explained in finished], memory)
+    return Rendered(deployment, [explained for _, explained in finished], memory, plan.platform, dict(contents.env))
 
 
 def _plan(recipe: Recipe, contents: Contents) -> Plan:
@@ -84,6 +86,8 @@ def _plan(recipe: Recipe, contents: Contents) -> Plan:
             hint="name the image of this version, or change the recipe's version",
         )
     platform = contents.platform or recipe.node.platform or "cuda"
+    if platform not in ("cuda", "rocm"):
+        raise PinError(f"the image is for {platform}: a recipe is for GPUs", hint="name a target for cuda or rocm")
     if recipe.node.platform is not None and platform != recipe.node.platform:
         raise PinError(f"the recipe's nodes are {recipe.node.platform}, the image is for {platform}")
     if recipe.kvd is not None and recipe.engine != "sglang":

@@ -9,6 +9,7 @@ from graftwork.errors import UsageError
 from graftwork.launch.arguments import Line
 from graftwork.launch.deployment import Component, render_json
 from graftwork.launch.draft import Explained
+from graftwork.launch.node.board import write_whole
 from graftwork.launch.placeholders import fill
 from graftwork.launch.render import Rendered
 from graftwork.ui import Screen
@@ -67,10 +68,12 @@ def _readable(text: str) -> str:
     return fill(text, lambda kind, name: f"{{{kind}:{name}}}" if name else f"{{{kind}}}")
 
 
-def write(rendered: Rendered, folder: Path) -> None:
-    """Write ``deployment.json`` into *folder*. UsageError when it cannot be written."""
+def write(rendered: Rendered, folder: Path) -> Path:
+    """Write ``deployment.json`` into *folder*, in one step, and return it. UsageError when it cannot be written."""
+    file = folder / "deployment.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "deployment.json").write_bytes(render_json(rendered.deployment))
+        write_whole(file, render_json(rendered.deployment).decode("utf-8"))
+        return file
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror}", hint="give another --out") from None
