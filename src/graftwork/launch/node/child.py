@@ -39,9 +39,11 @@ class Child:
         return self.rc is not None
 
     def is_ready(self, ready: dict[str, Any], port: int, path: str) -> bool:
-        """Whether it serves, as ``Ready`` of the deployment says: *port* is listened on and *path* answered."""
+        """Whether it serves, as ``Ready`` of the deployment says: *port* or *path* is listened on, or answers."""
         if ready["kind"] == "none":
             return True
+        if ready["kind"] == "unix":
+            return listening.unix_listener(self.pid, path)
         address = listening.listener(self.pid, port)
         if address is None or ready["kind"] == "tcp":
             return address is not None

@@ -1,4 +1,4 @@
-"""Whether a port is listened on, read from /proc: a connect probe can meet itself on a port nobody listens on."""
+"""Whether a port or a socket is listened on, read from /proc: a connect probe of a port can meet itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 _LISTEN = "0A"
+_ACCEPTS = 1 << 16  # __SO_ACCEPTCON of linux/net.h
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -27,6 +28,16 @@ def listener(pid: int, port: int) -> str | None:
             if words[3] == _LISTEN and int(number, 16) == port:
                 return _address(address)
     return None
+
+
+def unix_listener(pid: int, path: str) -> bool:
+    """Whether a Unix socket of this *path* is listened on in the network namespace of *pid* (proc(5), net/unix)."""
+    try:
+        lines = Path("/proc", str(pid), "net", "unix").read_text("utf-8", "replace").splitlines()[1:]
+    except OSError:  # the process has ended
+        return False
+    rows = (line.split(None, 7) for line in lines)
+    return any(len(row) == 8 and row[7] == path and int(row[3], 16) & _ACCEPTS for row in rows)
 
 
 def answers(address: str, port: int, path: str, timeout_s: float = 5) -> bool:
