@@ -86,3 +86,22 @@ def test_keys_that_cannot_be_used(workshop: Workshop, store: Store, base: str, t
     assert "bad" in workshop.refused(2, "push", "--base", base, "--to", name, "--key", tmp_path / "bad")
     absent = requests.get(f"http://{store.host}/v2/team/toy/manifests/1", timeout=10)
     assert absent.status_code == 404, "a key is read before anything is pushed"
+
+
+def test_the_tag_is_written_when_the_documents_are_there(
+    workshop: Workshop, store: Store, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graftwork.errors import UnreachableError
+    from graftwork.images import attest
+
+    def cut(*_: object) -> int:
+        raise UnreachableError("the registry went away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(attest, "attach", cut)
+        assert "went away" in workshop.refused(6, "push", "--base", base, "--to", f"{store.host}/team/toy:1")
+    url = f"http://{store.host}/v2/team/toy/manifests/1"
+    assert requests.get(url, timeout=10).status_code == 404
+    done = workshop.ok("push", "--base", base, "--to", f"{store.host}/team/toy:1")
+    assert len(attached(store, "team/toy", done["grafted"])) == 2
+    assert requests.get(url, timeout=10).status_code == 200

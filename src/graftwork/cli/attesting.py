@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.cli.wish import Wish
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
     from graftwork.images.payload import Payload
     from graftwork.images.ship import Bundle
     from graftwork.images.signature import PrivateKey
-    from graftwork.images.sources import Source
     from graftwork.oci.reference import ImageRef
     from graftwork.oci.registry import Registry
-    from graftwork.oci.traffic import Traffic
     from graftwork.patching.plan import Plan
 
 
@@ -59,38 +56,55 @@ def payload_documents(
     return _written(attest.write(found, payload.record_file.parent), screen)
 
 
-def image_documents(
-    catalog: Catalog,
-    parts: Sequence[Part],
-    bundled: Bundle,
-    source: Source,
-    shipped: dict[str, Any],
-    wish: Wish,
-    key: PrivateKey | None,
-    traffic: Traffic,
-    screen: Screen,
-) -> list[str]:
-    """Documents of a grafted image: beside the payload, and in each registry that it was pushed to."""
-    if not wish.attest and key is None:
-        return []
-    from graftwork.images import attest
+class Attestor:
+    """The documents of a grafted image: attached where it is pushed, written beside the payload."""
 
-    pushed = [item["to"] for item in shipped["written"] if "mounted" in item]
-    folder = parts[-1].payload.record_file.parent
-    said = {name: _documents(catalog, parts, name, key) if wish.attest else [] for name in pushed or [""]}
-    written: list[Path] = []
-    for part, found in zip(parts, next(iter(said.values())), strict=False):
-        prefix = "" if len(parts) == 1 else f"{str(part.image.platform).replace('/', '-')}."
-        written += attest.write(found, folder, prefix)
-    for name in pushed:
-        with _registry(name, source, wish, traffic) as (registry, ref):
-            attached = sum(attest.attach(found, registry, ref.repository) for found in said[name])
-            if attached:
-                screen.step("attached", f"{attached} documents to {ref}: SBOM and provenance of each platform")
-            for digest in dict.fromkeys([bundled.top.digest, *(p.image.grafted.manifest.digest for p in parts)]):
-                if key is not None:
-                    screen.step("signed", f"{ref.name}:{attest.sign(digest, registry, ref.repository, key)}")
-    return _written(written, screen)
+    def __init__(
+        self,
+        catalog: Catalog,
+        parts: Sequence[Part],
+        bundled: Bundle,
+        wish: Wish,
+        key: PrivateKey | None,
+        screen: Screen,
+    ) -> None:
+        self._catalog, self._parts, self._bundled = catalog, parts, bundled
+        self._wish, self._key, self._screen = wish, key, screen
+        self._said: list[list[Documents]] = []
+
+    @property
+    def wanted(self) -> bool:
+        return self._wish.attest or self._key is not None
+
+    def attach(self, registry: Registry, ref: ImageRef) -> None:
+        """Attach the documents to the image in *ref*'s repository, and sign it if there is a key."""
+        from graftwork.images import attest
+
+        attached = sum(attest.attach(found, registry, ref.repository) for found in self._documents(str(ref)))
+        if attached:
+            self._screen.step("attached", f"{attached} documents to {ref}: SBOM and provenance of each platform")
+        manifests = [part.image.grafted.manifest.digest for part in self._parts]
+        for digest in dict.fromkeys([self._bundled.top.digest, *manifests]):
+            if self._key is not None:
+                signature = attest.sign(digest, registry, ref.repository, self._key)
+                self._screen.step("signed", f"{ref.name}:{signature}")
+
+    def write(self) -> list[str]:
+        """Write the documents beside the payload, by the first name that they were attached under; the files."""
+        if not self.wanted:
+            return []
+        from graftwork.images import attest
+
+        written: list[Path] = []
+        for part, found in zip(self._parts, self._said[0] if self._said else self._documents(""), strict=False):
+            prefix = "" if len(self._parts) == 1 else f"{str(part.image.platform).replace('/', '-')}."
+            written += attest.write(found, part.payload.record_file.parent, prefix)
+        return _written(written, self._screen)
+
+    def _documents(self, name: str) -> list[Documents]:
+        found = _documents(self._catalog, self._parts, name, self._key) if self._wish.attest else []
+        self._said.append(found)
+        return found
 
 
 def _documents(catalog: Catalog, parts: Sequence[Part], name: str, key: PrivateKey | None) -> list[Documents]:
@@ -113,21 +127,6 @@ def _documents(catalog: Catalog, parts: Sequence[Part], name: str, key: PrivateK
         )
         for part in parts
     ]
-
-
-@contextlib.contextmanager
-def _registry(name: str, source: Source, wish: Wish, traffic: Traffic) -> Iterator[tuple[Registry, ImageRef]]:
-    """The registry of *name*: the source's connection where it is the same one."""
-    from graftwork.oci.reference import ImageRef
-    from graftwork.oci.registry import Registry
-    from graftwork.oci.transport import Transport
-
-    ref = ImageRef.parse(name)
-    if source.registry is not None and source.registry.host == ref.registry:
-        yield source.registry, ref
-        return
-    with Registry(Transport(ref.registry, traffic=traffic, insecure=wish.insecure)) as registry:
-        yield registry, ref
 
 
 def _written(files: Sequence[Path], screen: Screen) -> list[str]:

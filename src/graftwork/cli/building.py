@@ -12,7 +12,7 @@ from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Target
 from graftwork.cli import attesting, options
 from graftwork.cli.wish import Wish
-from graftwork.errors import GraftworkError, UnreachableError
+from graftwork.errors import GraftworkError, UnreachableError, UsageError
 from graftwork.ui import Screen, size
 
 if TYPE_CHECKING:
@@ -69,7 +69,11 @@ def _open_base(
     from graftwork.images.sources import open_source
 
     named = wish.base is not None
-    text = wish.base or f"{target.base.image}@{target.base.digest}"
+    text = wish.base or target.base.pinned
+    if not text:
+        if wish.require_base:
+            raise UsageError(f"target {target.name} pins no base", hint=f"name one of {_kind(target)}: --base REF")
+        return f"the target pins none: {target.base.digest_source}"
     if text.startswith("docker:"):
         from graftwork.images.engine import EngineView, connected, engine_source
 
@@ -133,23 +137,26 @@ def _payload_only(
     prove_layer(payload.layout, target.name, payload.record).demand()
     same = _say_payload(payload, before, screen)
     said = attesting.payload_documents(catalog, payload, planned, wish, key, screen)
-    name = f"{target.base.image}@{target.base.digest}"
+    pinned = target.base.pinned
+    name = f"{pinned[:60]}... or a copy of it" if pinned else f"an image of {_kind(target)}"
     screen.step("base", f"none was grafted: {why}")
-    screen.step("next", f"graftwork image {target.name} --base REF, where REF is {name[:60]}... or a copy of it")
+    screen.step("next", f"graftwork image {target.name} --base REF, where REF is {name}")
     screen.result(f"{payload.digest}  {target.name}  {time.monotonic() - began:.1f} s")
     return {**_document(payload), "unchanged": same, "base": None, "why": why, "documents": said}
 
 
-def _say_payload(payload: Payload, before: str | None, screen: Screen) -> bool:
-    import shlex
+def _kind(target: Target) -> str:
+    """What a base must be, where none is pinned."""
+    base = target.base
+    return f"{target.engine} {target.version} for {target.accelerator}, linux/{base.arch} with Python {base.python}"
 
+
+def _say_payload(payload: Payload, before: str | None, screen: Screen) -> bool:
     record = payload.record
     screen.step("layer", f"{len(record.files)} files, {size(payload.layer.size)}, {payload.layer.digest}")
     screen.step("proved", f"{len(record.files)} files, {len(record.markers)} markers, bytecode, record")
-    words = [f"{key}={shlex.quote(value)}" for key, value in sorted(record.launch.env.items())]
-    words += [shlex.quote(arg) for arg in record.launch.args]
-    if words:
-        screen.step("launch", f"must be run with {' '.join(words)}")
+    if words := record.launch.words():
+        screen.step("launch", f"must be run with {words}")
     same = before == payload.digest
     screen.step(
         "payload", f"{payload.layout} ({'unchanged' if same else 'new' if before is None else f'was {before}'})"
@@ -199,8 +206,10 @@ def _graft(
 
     bundled = build(request, source, platforms, lambda plan: report.show(plan, screen), say, view)
     options.say_wheel(request.wheel, screen)
-    shipped = ship(bundled, source, target, wish, traffic, request.dist, screen)
-    said = attesting.image_documents(catalog, done, bundled, source, shipped, wish, key, traffic, screen)
+    attestor = attesting.Attestor(catalog, done, bundled, wish, key, screen)
+    attach = attestor.attach if attestor.wanted else None
+    shipped = ship(bundled, source, target, wish, traffic, request.dist, screen, attach)
+    said = attestor.write()
     screen.step(
         "moved",
         f"{size(traffic.bytes_in)} in, {size(traffic.bytes_out)} out, {traffic.requests} requests; "

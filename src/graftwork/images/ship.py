@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,9 +76,18 @@ def bundle(images: Sequence[Image], index: Document | None) -> Bundle:
     return Bundle(images, index.rewritten(manifests=rows))
 
 
-def push(bundled: Bundle, source: Source, registry: Registry, ref: ImageRef, *, copy_limit: int | None) -> Shipment:
+def push(
+    bundled: Bundle,
+    source: Source,
+    registry: Registry,
+    ref: ImageRef,
+    *,
+    copy_limit: int | None,
+    attach: Callable[[Registry, ImageRef], None] | None = None,
+) -> Shipment:
     """Write the image to *ref*: blobs first, the tag last, so that a killed push leaves no broken tag.
 
+    *attach* is called when the image is there by its digest and has no tag yet: what it attaches is there with the tag.
     Base layers are mounted from the source's repository. Those that the registry cannot mount have to be copied:
     PolicyError, with the bytes that it would take, if they are more than *copy_limit* (None: any is too much).
     """
@@ -103,6 +112,9 @@ def push(bundled: Bundle, source: Source, registry: Registry, ref: ImageRef, *, 
             registry.push_blob(ref.repository, sha256_digest(data), len(data), _bytes_from(data))
         if bundled.top is not image.grafted.manifest:
             registry.put_manifest(ref.repository, image.grafted.manifest)
+    if attach is not None:
+        registry.put_manifest(ref.repository, bundled.top)
+        attach(registry, ref)
     registry.put_manifest(ref.repository, bundled.top, ref.tag)
     return done
 
