@@ -11,6 +11,7 @@ from packaging.version import Version
 from graftwork.catalog.patches import Marker
 from graftwork.catalog.versions import matches
 from graftwork.errors import TreeError
+from graftwork.patching import regions
 from graftwork.patching.check import compile_source, has_marker
 from graftwork.patching.overlay import Overlay
 
@@ -26,6 +27,17 @@ def present(marker: Marker, over: Overlay) -> bool:
     if text is None or _cannot_be(marker, text):
         return False
     return has_marker(compiled(text, marker.file), marker.function, marker.kind, marker.value)
+
+
+def where(marker: Marker, over: Overlay) -> list[str]:
+    """The functions, defined once, whose own compiled code has the marker's value in its kind; innermost ones only."""
+    text = over.text_of(marker.file)
+    if text is None or _cannot_be(marker, text):
+        return []
+    code, tree = compiled(text, marker.file), regions.parsed(text, marker.file)
+    names = [name for name, _, _ in regions.definitions(tree)]
+    found = [n for n in names if names.count(n) == 1 and has_marker(code, n, marker.kind, marker.value)]
+    return [name for name in found if not any(other.startswith(f"{name}.") for other in found)]
 
 
 def _cannot_be(marker: Marker, text: str) -> bool:
