@@ -57,7 +57,7 @@ class Thread:
 
 
 class GitHubServer:
-    """``repositories``: name -> threads. ``gone``: path -> status. ``moved``: path -> path. ``faults``: used up in order."""
+    """``repositories``: name -> threads; ``gone``: path -> status; ``moved``: path -> path; ``faults`` are used up."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[int, Thread]] = {}

@@ -260,7 +260,7 @@ def test_a_tag_is_a_tree(clone: Clone) -> None:
 
 
 def test_what_the_clone_lacks_is_said(clone: Clone, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not have f{40}, the merge of o/r#7") as caught:
+    with pytest.raises(UsageError, match=r"does not have f{40}, the merge of o/r#7") as caught:
         clone.contained("f" * 40)
     assert "Fetch" in caught.value.hint
     (tmp_path / "plain").mkdir()

@@ -105,7 +105,7 @@ def test_a_hostile_title_is_one_short_printable_line(server: GitHubServer, githu
 
 def test_a_state_that_we_do_not_know_is_an_error(server: GitHubServer, github: GitHub) -> None:
     server.add("o/r#7", state="draft")
-    with pytest.raises(UnreachableError, match="(?i)a state that we do not know: draft"):
+    with pytest.raises(UnreachableError, match=r"(?i)a state that we do not know: draft"):
         see(github, row("o/r#7"))
 
 

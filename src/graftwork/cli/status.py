@@ -11,7 +11,7 @@ import click
 
 from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.catalog.targets import Target
-from graftwork.errors import GraftworkError, PolicyError, UnreachableError, UsageError
+from graftwork.errors import GraftworkError, PinError, PolicyError, UnreachableError, UsageError
 from graftwork.ui import Screen, error_dict
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Status:
         try:
             with pinned_wheel(target, self.catalog.lock(target), self.screen) as tree:
                 return plan_alone(tree, patch, engine_version(target), target.platform).state
-        except UnreachableError as error:
+        except (UnreachableError, PinError) as error:
             self.screen.warn(f"{patch.id} was not planned on {target.name}: {error.message}")
             return None
 

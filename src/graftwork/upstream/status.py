@@ -11,7 +11,7 @@ from packaging.version import Version
 from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import Upstream
 from graftwork.catalog.seen import Collision, Contained, Scan, Seen, UpstreamFile
-from graftwork.errors import GraftworkError, UnreachableError, UsageError
+from graftwork.errors import GraftworkError, TreeError, UnreachableError, UsageError
 from graftwork.patching.assess import Engine
 from graftwork.patching.states import State
 from graftwork.trees.tree import Tree
@@ -21,7 +21,7 @@ from graftwork.upstream.contained import decide
 from graftwork.upstream.github import GitHub
 from graftwork.upstream.history import History
 from graftwork.upstream.matrix_work import plan_alone
-from graftwork.upstream.places import places
+from graftwork.upstream.places import Place, places
 from graftwork.upstream.threads import WITH_FILES, changed_files, look
 
 Releases = Callable[[str], Sequence[tuple[Version, Tree]]]
@@ -98,11 +98,7 @@ class Refresh:
                     if not releases:
                         continue
                     version, tree = releases[-1]
-                    anchors = {
-                        patch.id: places(patch, tree, Engine(version, self.platforms.get(patch.id, "cpu")))
-                        for patch in mine
-                        if self._needed(patch, tree, version)
-                    }
+                    anchors = {patch.id: self._anchors(patch, tree, version) for patch in mine}
                     done = collisions.scan(self.github, repository, engine, anchors, tree, str(version))
                 except UnreachableError as error:
                     self.failed.append(error)
@@ -112,9 +108,15 @@ class Refresh:
                     scans.setdefault(patch.id, []).append(done.scan)
         return found, scans
 
-    def _needed(self, patch: Patch, tree: Tree, version: Version) -> bool:
-        state = plan_alone(tree, patch, version, self.platforms.get(patch.id, "cpu")).state
-        return state not in (State.OBSOLETE, State.NOT_NEEDED)
+    def _anchors(self, patch: Patch, tree: Tree, version: Version) -> list[Place]:
+        """Where *patch* would be cut in; nowhere if the release does not need it, or is not Python that we can read."""
+        platform = self.platforms.get(patch.id, "cpu")
+        if plan_alone(tree, patch, version, platform).state in (State.OBSOLETE, State.NOT_NEEDED):
+            return []
+        try:
+            return places(patch, tree, Engine(version, platform))
+        except TreeError:
+            return []  # the plan says drifted, and why
 
     def _evidence(
         self,
