@@ -31,7 +31,7 @@ def line_in(text: str, needle: str) -> int:
 
 def test_this_checkout_is_sound(catalog: Catalog) -> None:
     catalog.check()
-    assert catalog.target_names == ["rocm-gfx942", "rocm-gfx950"]
+    assert catalog.target_names == ["rocm-gfx942", "rocm-gfx950", "rocm-gfx950-next"]
 
 
 def test_schemas_are_what_the_code_says() -> None:
@@ -158,11 +158,22 @@ def test_a_source_outside_the_patch_folder(toy: Toy) -> None:
         (('python = "py3"', 'python = "cp310"'), "the wheel's tag is py3"),
         (('summary = "a toy"', 'summary = "a toy"\noptional = ["toy/x"]'), "not in patches"),
         (('name = "t"', 'name = "u"'), "the file says 't'"),
+        (('image = "example/toy:1.0"\n', ""), "image and digest go together"),
+        ((f'digest = "sha256:{"0" * 64}"\n', ""), "image and digest go together"),
     ],
 )
 def test_broken_targets(toy: Toy, change: tuple[str, str], says: str) -> None:
     toy.target(lambda text: text.replace(*change, 1))
     with pytest.raises(CatalogError, match=re.escape(says)):
+        toy.catalog.target("t")
+
+
+def test_a_target_without_a_base_cannot_have_compared_it(toy: Toy) -> None:
+    pin = f'image = "example/toy:1.0"\ndigest = "sha256:{"0" * 64}"\n'
+    toy.target(lambda text: text.replace(pin, ""))
+    assert toy.catalog.target("t").base.pinned == ""
+    toy.target(lambda text: text.replace(pin, "").replace("checked = false", "checked = true"))
+    with pytest.raises(CatalogError, match="no digest that could have been compared"):
         toy.catalog.target("t")
 
 

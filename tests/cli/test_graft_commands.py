@@ -378,6 +378,21 @@ def test_image_without_a_reachable_base_builds_the_payload_and_says_so(tmp_path:
     assert "127.0.0.1:9" in workshop.refused(6, "image", "--to", f"oci:{tmp_path / 'x'}:x")
 
 
+def test_a_target_that_pins_no_base(tmp_path: Path, store: Store, base: str) -> None:
+    """Its payload is built and proved; what needs a base asks for one, and takes any that fits."""
+    workshop = tiny_workshop(tmp_path, image="", digest="")
+    done = workshop.run("image")
+    assert done.code == 0 and "none was grafted: the target pins none: made up for a test" in done.out
+    assert "REF is an image of toy 1.0 for none, linux/amd64 with Python 3.10" in done.out
+    assert "proved" in workshop.run("verify").out
+    for words in (["image", "--require-base"], ["push", "--to", f"{store.host}/x/y:1"], ["image", "--dockerfile"]):
+        assert "pins no base" in workshop.refused(2, *words)
+    assert push(workshop, store, base)["base"] == base
+    assert workshop.ok("verify", "--image", f"{store.host}/team/toy:1")["proved"]
+    assert workshop.ok("lock")["base"] == workshop.ok("lock", "--check")["base"] == "the target pins none"
+    assert "could be compared" in workshop.refused(2, "lock", "--base", base)
+
+
 def test_a_base_that_is_there_but_was_never_indexed_is_not_read_by_surprise(tmp_path: Path, store: Store) -> None:
     workshop = pinned(tmp_path, store)
     done = workshop.ok("image")

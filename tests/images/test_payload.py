@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from graftwork.images.interpreters import Interpreter, find_interpreter
 from graftwork.images.layer import Entry, Kind, build_layer
 from graftwork.images.payload import Payload, PayloadFile, PayloadSpec, build_payload
 from graftwork.images.prove import prove_layer, prove_tree
-from graftwork.images.record import CHECK_PATH, parse_record, pyc_paths, render_record
+from graftwork.images.record import CHECK_PATH, Base, Launch, parse_record, pyc_paths, render_record
 from graftwork.names import RelPath
 from graftwork.oci.layout import read_layout, write_layout
 from graftwork.oci.model import CONFIG, LAYER_GZIP, MANIFEST, Manifest, describe, encode
@@ -115,11 +116,24 @@ def test_what_the_configuration_says(payload: Payload) -> None:
     config = read_layout(payload.layout, "tiny").config
     assert config.created == "2023-11-14T22:13:20Z"
     assert config.config.env == ["A=1", "B=2"]
-    assert config.config.labels["graftwork.patches"] == "sglang/rows@R2"
+    labels = config.config.labels
+    assert labels["graftwork.patches"] == "sglang/rows@R2"
+    assert labels["graftwork.base"] == f"{payload.record.base.image}@{payload.record.base.digest}"
+    assert shlex.split(labels["graftwork.launch"]) == [
+        *(f"{key}={value}" for key, value in sorted(payload.record.launch.env.items())),
+        *payload.record.launch.args,
+    ]
     assert [(step.created_by, step.empty_layer) for step in config.history] == [
         ("graftwork patch sglang/rows R2", True),
         ("graftwork image tiny", False),
     ]
+
+
+def test_a_payload_for_no_base_in_particular_that_demands_nothing(spec: PayloadSpec, tmp_path: Path) -> None:
+    payload = build_payload(replace(spec, base=Base("", ""), launch=Launch()), tmp_path)
+    labels = read_layout(payload.layout, "tiny").config.config.labels
+    assert not {"graftwork.base", "graftwork.launch"} & set(labels)
+    assert prove_layer(payload.layout, "tiny", payload.record).demand().proved
 
 
 HOSTS = [

@@ -236,6 +236,10 @@ def check_target(target: Target, file: Path, known: Sequence[str]) -> None:
     for name in target.optional:
         if name not in target.patches:
             raise fail(file, ("optional",), f"optional patch {name!r} is not in patches")
+    if bool(target.base.image) != bool(target.base.digest):
+        raise fail(file, ("base",), "image and digest go together: give both, or neither where no base is known")
+    if target.base.checked and not target.base.digest:
+        raise fail(file, ("base", "checked"), "there is no digest that could have been compared with the registry")
     for position, pin in enumerate(target.wheel):
         at: KeyPath = ("wheel", position, "file")
         try:

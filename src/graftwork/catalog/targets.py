@@ -23,16 +23,24 @@ class WheelPin(Strict, frozen=True, kw_only=True):
 
 
 class Base(Strict, frozen=True, kw_only=True):
-    """The image that the payload belongs to; ``root`` is the folder above the engine package in it."""
+    """The image that the payload belongs to; ``root`` is the folder above the engine package in it.
 
-    image: Text
-    digest: Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
+    Without ``image`` and ``digest`` no base is pinned: a payload can be built, and grafted onto a base that is named.
+    """
+
+    image: str = ""
+    digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
     digest_source: Text
     checked: bool
     python: Annotated[str, msgspec.Meta(pattern=r"^3\.\d+$")]
     interpreter: Text
     root: Annotated[str, msgspec.Meta(pattern=r"^/")]
     arch: Literal["amd64", "arm64"] = "amd64"
+
+    @property
+    def pinned(self) -> str:
+        """``image@digest``; empty where no base is pinned."""
+        return f"{self.image}@{self.digest}" if self.digest else ""
 
 
 class Target(Strict, frozen=True, kw_only=True):

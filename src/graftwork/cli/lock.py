@@ -9,7 +9,7 @@ import click
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Lock, Target
 from graftwork.cli import options
-from graftwork.errors import PinError, TreeError, UnreachableError
+from graftwork.errors import PinError, TreeError, UnreachableError, UsageError
 from graftwork.ui import Screen, size
 
 
@@ -63,7 +63,9 @@ def _index_base(found: Catalog, target: Target, base: str | None, insecure: bool
     from graftwork.oci.model import Platform
     from graftwork.oci.traffic import Traffic
 
-    name = base or f"{target.base.image}@{target.base.digest}"
+    if not target.base.pinned:
+        return _nothing_pinned(target, base)
+    name = base or target.base.pinned
     try:
         with open_source(name, Traffic(), insecure=insecure, impatient=base is None) as source:
             if source.top.digest != target.base.digest:
@@ -86,12 +88,21 @@ def _index_base(found: Catalog, target: Target, base: str | None, insecure: bool
     return f"{files} files of {facts.index.image} ({facts.how}, {size(facts.moved)} read), Python {facts.index.python}"
 
 
+def _nothing_pinned(target: Target, base: str | None) -> str:
+    if base is not None:
+        hint = "pin it in the target (image, digest, digest_source), or name it where it is used: image --base REF"
+        raise UsageError(f"target {target.name} pins no base that {base} could be compared with", hint=hint)
+    return "the target pins none"
+
+
 def _check_base(found: Catalog, target: Target, base: str | None, insecure: bool) -> str:
     """Whether tag and digest still agree in the registry, and the kept index is of that digest."""
     from graftwork.catalog.base_index import decode_index
     from graftwork.images.sources import open_source
     from graftwork.oci.traffic import Traffic
 
+    if not target.base.pinned:
+        return _nothing_pinned(target, base)
     file = found.base_index_file(target.name)
     if file.is_file():
         index: Any = decode_index(file.read_bytes(), str(file))

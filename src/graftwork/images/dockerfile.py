@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graftwork.catalog.targets import Target
-from graftwork.errors import TreeError
+from graftwork.errors import TreeError, UsageError
 from graftwork.images.record import CHECK_PATH, FOLDER, Record
 from graftwork.oci.layout import replace_file
 
@@ -19,7 +19,9 @@ def write(target: Target, record: Record, base: str | None, folder: Path) -> lis
     COPY cannot white out, so the stale bytecode that the record names is removed before the self-check runs,
     as the base's own user.
     """
-    image = base or f"{target.base.image}@{target.base.digest}"
+    image = base or target.base.pinned
+    if not image:
+        raise UsageError(f"target {target.name} pins no base for a Dockerfile", hint="name one: --base REF")
     root = record.engine.root.rstrip("/")
     stale = " ".join(shlex.quote(f"{root}/{path}") for path in record.whiteouts) or "/nonexistent"
     copies = "\n".join(_copies(record, root))

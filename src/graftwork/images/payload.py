@@ -179,9 +179,10 @@ def _config(spec: PayloadSpec, record: Record, layer: Layer) -> ImageConfig:
         "org.opencontainers.image.title": spec.target,
         "org.opencontainers.image.version": spec.engine.version,
         f"{LABEL}version": __version__,
-        f"{LABEL}base": f"{spec.base.image}@{spec.base.digest}",
+        **({f"{LABEL}base": f"{spec.base.image}@{spec.base.digest}"} if spec.base.digest else {}),
         f"{LABEL}patches": ",".join(f"{patch.id}@{patch.revision}" for patch in spec.patches),
         f"{LABEL}record.sha256": _sha256(render_record(record)),
+        **({f"{LABEL}launch": words} if (words := record.launch.words()) else {}),
         **spec.labels,
     }
     notes = [

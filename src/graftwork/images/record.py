@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -101,6 +102,11 @@ class Launch(_Row, frozen=True):
 
     args: list[str] = []
     env: dict[str, str] = {}
+
+    def words(self) -> str:
+        """As a shell takes it: the variables first, then the arguments. Empty if nothing is demanded."""
+        env = [f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items())]
+        return " ".join([*env, *map(shlex.quote, self.args)])
 
 
 class Record(_Row, frozen=True):

@@ -103,7 +103,7 @@ def _markers(item: Assessment) -> str:
     if not item.markers:
         return "-"
     there = item.state is State.PENDING and not item.problems
-    return ", ".join(m.value if there or present else f"no {m.value}" for m, present in item.markers)
+    return ", ".join(dict.fromkeys(m.value if there or present else f"no {m.value}" for m, present in item.markers))
 
 
 def _sha(data: bytes | None) -> str | None:
