@@ -1,0 +1,162 @@
+"""The job's folder as files: options, quoting, what is refused, containers. And cancel where there is no Slurm."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from slurm.deployed import component, deployment, pair
+
+from graftwork.errors import UsageError
+from graftwork.launch import enroot, slurm
+from graftwork.launch.cancel import cancel
+from graftwork.launch.deployment import Bounds
+from graftwork.oci.reference import ImageRef
+
+
+def options(script: Path) -> list[str]:
+    """The options of a batch script."""
+    return re.findall(r"^#SBATCH (.+)$", script.read_text(), re.M)
+
+
+def test_the_folder_holds_files_and_no_quoted_scripts(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s 100% "mine"'
+    files = slurm.write(pair(), folder)
+    assert [path.relative_to(folder).as_posix() for path in files[:3]] == ["job.sbatch", "node.sh", "deployment.json"]
+    for script in files[:2]:
+        assert script.stat().st_mode & stat.S_IXUSR
+        assert subprocess.run(["bash", "-n", script]).returncode == 0
+    assert "bash -c" not in files[0].read_text()
+    show = 'eval "$(grep -m1 ^folder= "$1")"; printf %s "$folder"'
+    said = subprocess.run(["bash", "-c", show, "bash", files[0]], capture_output=True, text=True)
+    assert said.stdout == str(folder)
+    assert any("100%%" in option for option in options(files[0]))
+
+
+def test_writing_again_gives_the_same_bytes_and_keeps_the_runs(tmp_path: Path) -> None:
+    first = {path: path.read_bytes() for path in slurm.write(pair(), tmp_path)}
+    (tmp_path / "jobs/7.log").write_text("old")
+    second = {path: path.read_bytes() for path in slurm.write(pair(), tmp_path)}
+    assert first == second
+    assert (tmp_path / "jobs/7.log").read_text() == "old"
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()], "no draft is left"
+
+
+def test_the_batch_shell_is_told_before_the_time_is_up(tmp_path: Path) -> None:
+    found = options(slurm.write(pair(), tmp_path)[0])
+    assert "--signal=B:TERM@110" in found and "--comment=graftwork:drain_s=100" in found
+    assert not [option for option in found if option.startswith(("--gres", "--exclusive"))]
+
+
+def test_gpus_are_asked_for_and_the_user_comes_last(tmp_path: Path) -> None:
+    plan = replace(deployment(component("a", 0, "mixed"), gpus=8, nodes=1), sbatch=["--partition=x"])
+    found = options(slurm.write(plan, tmp_path, slurm.Job(sbatch=["--gres=gpu:h200:8", "--signal=B:TERM@500"]))[0])
+    assert found[-5:] == ["--exclusive", "--gres=gpu:8", "--partition=x", "--gres=gpu:h200:8", "--signal=B:TERM@500"]
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--nodes=3", "--nodes"),
+        ("-N3", "--nodes"),
+        ("--ntasks-per-node=8", "--ntasks-per-node"),
+        ("--array=0-3", "--array"),
+        ("--signal=TERM@500", "batch script must get TERM"),
+        ("--signal=B:TERM@100", "early enough"),
+        ("--signal=B:USR1@500", "batch script must get TERM"),
+        ("partition=x", "not an option"),
+        ("--partition=x\nrm -rf /", "not an option"),
+    ],
+)
+def test_options_that_would_break_the_drain_are_refused(tmp_path: Path, option: str, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        slurm.write(pair(), tmp_path / "job", slurm.Job(sbatch=[option]))
+    assert not (tmp_path / "job").exists()
+
+
+def test_bounds_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    long = deployment(
+        component("a", 0, "mixed", drain_s=80), component("store", 0, "store-master", drain_s=30), nodes=1
+    )
+    with pytest.raises(UsageError, match=r"80 s \(order 1\) \+ 30 s \(order 2\)"):
+        slurm.write(long, tmp_path)
+    late = replace(pair(), bounds=Bounds(engine_s=60, drain_s=100, lead_s=100))
+    with pytest.raises(UsageError, match="lead_s 100 is not above"):
+        slurm.write(late, tmp_path)
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job").touch()
+    with pytest.raises(UsageError, match="job"):
+        slurm.write(pair(), tmp_path / "job")
+
+
+def test_a_reference_is_imported_once_and_run_by_pyxis(tmp_path: Path) -> None:
+    job = slurm.Job(container="registry.example:5000/team/sglang:v1", srun=["--container-writable"])
+    files = slurm.write(pair(), tmp_path, job)
+    text = files[0].read_text()
+    assert f"--container-image={tmp_path}/image.sqsh" in text
+    assert f"--container-mounts={tmp_path}:{tmp_path}" in text and "--container-writable" in text
+    script = (tmp_path / "import.sh").read_text()
+    assert f"enroot import --output {tmp_path}/image.sqsh 'docker://registry.example:5000#team/sglang:v1'" in script
+    assert "\npython=python3\n" in files[1].read_text()
+
+
+def test_a_squashfs_file_is_run_as_it_is(tmp_path: Path) -> None:
+    files = slurm.write(pair(), tmp_path, slurm.Job(container="/images/a.sqsh"))
+    assert "--container-image=/images/a.sqsh" in files[0].read_text()
+    assert not (tmp_path / "import.sh").exists()
+
+
+@pytest.mark.parametrize(
+    ("reference", "uri"),
+    [
+        ("lmsysorg/sglang:v1", "docker://lmsysorg/sglang:v1"),
+        ("ubuntu", "docker://library/ubuntu:latest"),
+        ("registry.example/a/b:v1@sha256:" + "0" * 64, "docker://registry.example#a/b:v1"),
+        ("registry.example/a/b@sha256:" + "0" * 64, "docker://registry.example#a/b@sha256:" + "0" * 64),
+    ],
+)
+def test_enroot_uris(reference: str, uri: str) -> None:
+    assert enroot.uri(ImageRef.parse(reference)) == uri
+
+
+def fake(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("job", ["", "x", "12;rm", "-1", "12_", "0"])
+def test_what_is_no_job_is_refused(job: str) -> None:
+    with pytest.raises(UsageError, match="not the number"):
+        cancel(job)
+
+
+def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="squeue is not on PATH"):
+        cancel("12")
+
+
+@pytest.mark.parametrize(
+    ("squeue", "why"),
+    [
+        ("echo 'SUSPENDED|graftwork:drain_s=5'", "suspended"),
+        ("echo 'RUNNING|x'; echo 'RUNNING|x'", "12 is 2 jobs"),
+        ("echo 'RUNNING|mine'", "does not say how long"),
+        ("echo 'squeue: error: Access denied' >&2; exit 1", "Access denied"),
+    ],
+)
+def test_nothing_is_sent_to_a_job_that_cannot_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squeue: str, why: str
+) -> None:
+    fake(tmp_path, "squeue", squeue)
+    fake(tmp_path, "scancel", f"touch {tmp_path}/sent")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(UsageError, match=why):
+        cancel("12")
+    assert not (tmp_path / "sent").exists()
