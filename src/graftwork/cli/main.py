@@ -16,6 +16,7 @@ from graftwork.ui import Screen
 VERBS = {
     "new": "Make a patch's folder from a diff or a pull request",
     "lint": "Check that patches say what they must, and compose in every order",
+    "why": "Show everything that is known of one patch",
     "rebase": "Propose a patch for another release, three-way",
     "export": "Write a patch as a commit for upstream, without our marks",
     "plan": "Show what each patch of a target is in a tree; writes nothing",
