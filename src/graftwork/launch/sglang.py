@@ -210,20 +210,24 @@ def _decode_cache(plan: Plan, engine: Engine, draft: Draft, events: bool) -> Non
     args = _args(draft)
     algorithm = (args.value("--speculative-algorithm") or "").upper()
     allowed = not algorithm or ALIASES.get(algorithm, algorithm) in plan.release.decode_radix_with
-    reasons = [
-        (events, "no KV events are published from this leg"),
-        (args.value("--disaggregation-transfer-backend") == "mooncake", "the transfer backend is not mooncake"),
-        (allowed, f"SGLang {plan.release.version} rejects it beside --speculative-algorithm {algorithm}"),
-        (not args.has("--enable-hisparse"), "HiSparse excludes it"),
-        (not plan.recipe.model.recurrent, "models with sliding windows or state spaces exclude it"),
+    backend = args.value("--disaggregation-transfer-backend")
+    rejected = [
+        (not allowed, f"SGLang {plan.release.version} rejects it beside --speculative-algorithm {algorithm}"),
+        (args.has("--enable-hisparse"), "HiSparse excludes it"),
+        (backend == "fake", "the transfer backend fake excludes it"),
+        (plan.recipe.model.recurrent, "models with sliding windows or state spaces exclude it"),
     ]
-    against = [why for holds, why in reasons if not holds]
-    if args.has(RADIX):
-        if against[1:] or not allowed:
-            plan.warn(f"{draft.name}: {RADIX} is the user's word and stays, but {'; '.join(against)}")
-    elif against:
+    useless = [
+        (not events, "no KV events are published from this leg"),
+        (backend != "mooncake", "the transfer backend is not mooncake"),
+    ]
+    wrong = [why for holds, why in rejected if holds]
+    against = [*wrong, *(why for holds, why in useless if holds)]
+    if args.has(RADIX) and wrong:
+        plan.warn(f"{draft.name}: {RADIX} is the user's word and stays, but {'; '.join(wrong)}")
+    elif against and not args.has(RADIX):
         draft.notes.append(f"no {RADIX}: {'; '.join(against)}")
-    else:
+    elif not args.has(RADIX):
         args.add(RADIX, why="the router steers repeats to the rank that holds the prefix; only the rest is transferred")
 
 

@@ -1,0 +1,87 @@
+"""Memory, seats and bounds are checked against the node before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recipes import HISPARSE_WHEEL, SGLANG, VLLM, component, rendered
+
+from graftwork.errors import PolicyError, UsageError
+
+DECODE = {"tp": 1, "dp": 8, "seats": 96}
+SPARSE = {**VLLM, "version": HISPARSE_WHEEL, "decode": DECODE, "hisparse": {"host_pool_gib": 160}}
+
+
+def test_the_authors_example_fits() -> None:
+    """8 ranks of 160 GiB are 1.25 TiB."""
+    found = rendered(SPARSE)
+    assert found.memory[1] == {"reserved": 64, "HiSparse, 8 ranks of 160": 1280}
+    assert found.memory[0] == {"reserved": 64}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "says"),
+    [
+        (SPARSE, {"hisparse__host_pool_gib": 256}, r"node 1 \(decode\): 2112 GiB .* HiSparse, 8 ranks of 256 2048"),
+        (SPARSE, {"kv_cache_offload": {"cpu_gib": 1024}}, r"node 1 \(decode\): 2400 GiB .* store 1024"),
+        (VLLM, {"kv_cache_offload": {"cpu_gib": 1910}}, r"node 0 \(prefill\)"),
+        (SGLANG, {"prefill__hicache_gb": 270}, "HiCache, 8 ranks of 270 GB"),
+        (SGLANG, {"node__reserved_gib": 2001}, "reserved 2001"),
+        (SGLANG, {"prefill__hicache_gb": 8, "kvd": {"command": ["k"], "memory_gib": 1990, "disk_gib": 1,
+                                                    "disk_path": "/d"}}, "kvd 1990"),
+    ],
+)  # fmt: skip
+def test_a_node_without_the_memory(base: dict[str, Any], changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(PolicyError, match=says):
+        rendered(base, **changes)
+
+
+def test_a_store_kept_off_the_decode_nodes_fits() -> None:
+    found = rendered(SPARSE, kv_cache_offload={"cpu_gib": 1024, "roles": ["prefill"]})
+    assert sum(found.memory[0].values()) == 64 + 1024 + 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "buffer", "mb"), [("auto", 4096, 379.6), ("fp8_ds_mla", 4096, 216.1), ("auto", None, 379.6)]
+)
+def test_bytes_of_a_seat(kv_dtype: str, buffer: int | None, mb: float) -> None:
+    """Hot rows in 78 layers: 1,152 B in bf16, 656 B in fp8, 4,224 rows for a buffer of 4,096."""
+    from recipes import recipe
+
+    from graftwork.launch.hisparse import seat_bytes
+
+    wanted = recipe(SPARSE, model__layers=78, model__kv_dtype=kv_dtype, hisparse__device_buffer_size=buffer)
+    assert wanted.hisparse is not None
+    assert round((seat_bytes(wanted, wanted.hisparse) or 0) / 1e6, 1) == mb
+
+
+def test_seats_beyond_their_budget_warn_and_beyond_the_gpu_are_refused() -> None:
+    assert not rendered(SPARSE, model__layers=78, hisparse__seat_budget_gib=34).deployment.warnings
+    found = rendered(SPARSE, model__layers=78, hisparse__seat_budget_gib=33)
+    assert any("96 seats of 380 MB are 34 GiB of each GPU" in text for text in found.deployment.warnings)
+    with pytest.raises(PolicyError, match="1024 seats of 380 MB are 362 GiB of each GPU, which has 131"):
+        rendered(SPARSE, model__layers=78, decode__seats=1024)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"bounds": {"drain_s": 600}}, "engine 600 s < drain 600 s"),
+        ({"bounds": {"lead_s": 900}}, "drain 900 s < lead 900 s"),
+        ({"decode__args": ["--shutdown-timeout", "900"]}, "engine 900 s < drain 900 s"),
+        ({"decode__args": ["--shutdown-timeout.x", "1"]}, "no argument"),
+        ({"decode__env": {"VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1300"}}, "engine 1300 s < drain"),
+        ({"bounds": {"router_s": 200, "engine_s": 600, "store_s": 120}, "kv_cache_offload": {"cpu_gib": 1},
+          "router": {"kind": "vllm-router"}}, "200 s [+] 600 s [+] 120 s, which is not less than drain_s, 900 s"),
+    ],
+)  # fmt: skip
+def test_bounds_that_do_not_nest(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        rendered(VLLM, **changes)
+
+
+def test_stages_that_are_not_there_take_no_time() -> None:
+    found = rendered(VLLM, bounds={"router_s": 200, "engine_s": 600, "store_s": 200})
+    assert found.deployment.bounds.drain_s == 900
+    assert component(found, "decode-0").drain_s == 600

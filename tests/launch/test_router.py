@@ -1,0 +1,138 @@
+"""Routers: told where every engine is, and refused where they would silently route nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipes import SGLANG, VLLM, component, rendered, value
+from toys import ROOT
+
+from graftwork.errors import UsageError
+from graftwork.launch.placeholders import fill
+
+APART = {"tp": 1, "dp": 2, "ranks": "apart"}
+
+
+def test_sglang_router_knows_each_engine_and_its_bootstrap_port() -> None:
+    found = rendered(SGLANG, replicas=2, router={"kind": "sglang-router"})
+    argv = component(found, "router").argv
+    assert argv[1:3] == ["-m", "sglang_router.launch_router"] and "--pd-disaggregation" in argv
+    pairs = [argv[at + 1 : at + 3] for at, word in enumerate(argv) if word == "--prefill"]
+    assert pairs == [
+        [f"http://{{host:{node}}}:{{port:prefill-{number}/http}}", f"{{port:prefill-{number}/bootstrap}}"]
+        for number, node in ((0, 0), (1, 2))
+    ]
+    assert [argv[at + 1] for at, word in enumerate(argv) if word == "--decode"] == [
+        "http://{host:1}:{port:decode-0/http}",
+        "http://{host:3}:{port:decode-1/http}",
+    ]
+    assert value(found, "router", "--shutdown-grace-period-secs") == "50"
+
+
+def test_mixed_engines_are_workers() -> None:
+    base = {**SGLANG, "replicas": 2, "mixed": {"tp": 8}}
+    found = rendered(base, prefill=None, decode=None, router={"kind": "sglang-router", "policy": "round_robin"})
+    argv = component(found, "router").argv
+    at = argv.index("--worker-urls")
+    assert argv[at + 1 : at + 3] == ["http://{host:0}:{port:mixed-0/http}", "http://{host:1}:{port:mixed-1/http}"]
+    assert value(found, "router", "--policy") == "round_robin" and "--pd-disaggregation" not in argv
+
+
+def test_vllm_router_reaches_every_rank_that_runs_apart() -> None:
+    found = rendered(VLLM, decode=APART, router={"kind": "vllm-router"})
+    argv = component(found, "router").argv
+    assert "--vllm-pd-disaggregation" in argv and argv.count("--decode") == 2
+    assert argv[argv.index("--prefill") + 1 : argv.index("--prefill") + 3] == [
+        "http://{host:0}:{port:prefill-0/http}",
+        "--decode",
+    ]
+
+
+def test_vllm_router_follows_kv_events() -> None:
+    router = {"kind": "vllm-router", "policy": "kv_aware"}
+    found = rendered(VLLM, kv_events={"block_size": 16}, router=router)
+    source = "http://{host:0}:{port:prefill-0/http}=tcp://{host:0}:{port:prefill-0/kv-events}"
+    assert value(found, "router", "--pd-kv-events") == source
+    assert value(found, "decode-0", "--block-size") == "16"
+    mixed = rendered(VLLM, prefill=None, decode=None, mixed={"tp": 8}, kv_events={"block_size": 64}, router=router)
+    assert value(mixed, "router", "--kv-event-block-size") == "64"
+    assert value(mixed, "router", "--kv-event-model") == "m"
+
+
+def test_the_users_word_to_a_router_wins() -> None:
+    found = rendered(SGLANG, router={"kind": "sglang-router", "args": ["--policy=power_of_two"]})
+    assert component(found, "router").argv[-2:] == ["--policy", "power_of_two"]
+
+
+def test_a_program_of_the_users() -> None:
+    found = rendered(
+        SGLANG, router={"kind": "command", "command": ["mine", "{x}"], "args": ["--go"], "env": {"A": "1"}}
+    )
+    router = component(found, "router")
+    assert router.argv == ["mine", "{{x}}", "--go"]
+    assert router.env == {
+        "GRAFTWORK_PORT": "{port:http}",
+        "GRAFTWORK_PREFILL_URLS": "http://{host:0}:{port:prefill-0/http}",
+        "GRAFTWORK_DECODE_URLS": "http://{host:1}:{port:decode-0/http}",
+        "A": "1",
+    }
+
+
+def test_llm_d_has_a_sidecar_before_every_decode_process() -> None:
+    found = rendered(VLLM, decode=APART, router={"kind": "llm-d", "epp_config": "plugins: [{a: b}]\n"})
+    names = [each.name for each in found.deployment.components]
+    assert names == [
+        "prefill-0",
+        "decode-0-r0",
+        "decode-0-r1",
+        "epp",
+        "envoy",
+        "sidecar-decode-0-r0",
+        "sidecar-decode-0-r1",
+    ]
+    assert "--vllm-port={port:decode-0-r1/http}" in component(found, "sidecar-decode-0-r1").argv
+    assert component(found, "sidecar-decode-0-r1").node == 1
+    epp = component(found, "epp")
+    assert fill(epp.files["epp/config.yaml"], lambda kind, name: "") == "plugins: [{a: b}]\n"
+    assert not [word for word in epp.argv if "9003" in word] and epp.ports == {"grpc": 1, "health": 1, "metrics": 1}
+    envoy = component(found, "envoy")
+    assert "--use-dynamic-base-id" in envoy.argv
+    config = json.loads(fill(envoy.files["envoy/envoy.json"], lambda kind, name: "12345"))
+    assert config["static_resources"]["listeners"][0]["address"]["socket_address"]["port_value"] == "12345"
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "says"),
+    [
+        (SGLANG, {"router": {"kind": "vllm-router"}}, "is for vLLM"),
+        (VLLM, {"router": {"kind": "infera"}}, "is for SGLang"),
+        (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}}, "view stays empty"),
+        (SGLANG, {"router": {"kind": "infera", "policy": "kv-aware"}}, "view stays empty"),
+        (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}, "kv_events": {}}, "blocks of 16 tokens"),
+        (SGLANG, {"router": {"kind": "sglang-router", "policy": "kv_aware"}, "kv_events": {}}, "cannot be 'kv_aware'"),
+        (SGLANG, {"router": {"kind": "sglang-router", "args": ["--prefil-policy", "x"]}}, "no argument"),
+        (SGLANG, {"router": {"kind": "sglang-router", "version": "9"}}, "no arguments are known of sglang-router 9"),
+        (VLLM, {"router": {"kind": "llm-d"}}, "needs epp_config"),
+        (VLLM, {"router": {"kind": "llm-d", "epp_config": "p: {nonCachedTokens: 0}"}}, "turns prefill/decode off"),
+        (VLLM, {"router": {"kind": "llm-d", "epp_config": '{"non_cached_tokens": 0}'}}, "turns prefill/decode off"),
+        (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}, "kv_events": {"block_size": 16},
+                "prefill": {"tp": 1, "dp": 8}}, "an endpoint for each rank"),
+    ],
+)  # fmt: skip
+def test_what_would_route_nothing(base: dict[str, Any], changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        rendered(base, **changes)
+
+
+def test_a_router_that_reads_no_events_says_so() -> None:
+    found = rendered(SGLANG, router={"kind": "sglang-router"}, kv_events={})
+    assert any("reads no KV events" in text for text in found.deployment.warnings)
+
+
+def test_versions_that_are_rendered_have_tables() -> None:
+    """What the docs name as the default versions of routers are those of the tables."""
+    names = {path.stem for path in Path(ROOT / "src/graftwork/launch/tables").glob("*.json")}
+    assert {"sglang-router-0.3.2", "vllm-router-0.1.17", "infera-server-5890f7f"} <= names
