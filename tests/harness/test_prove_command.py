@@ -10,11 +10,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from proving import GOOD, PATCH, Proving
+from proving import PATCH, Proving
 from toys import ROOT
 
 from graftwork.errors import UsageError
-from graftwork.harness.prove import check_requirements
+from graftwork.harness.prove import Row, check_requirements
+from graftwork.harness.report import junit
+from graftwork.harness.variants import Variant
+from graftwork.harness.verdict import Verdict
 
 NAMES = [
     "all in",
@@ -59,9 +62,13 @@ def test_a_fault_is_exit_4_in_every_form(tmp_path: Path) -> None:
     failures = ET.parse(tmp_path / "junit.xml").findall(".//failure")
     assert out["fault"] in [failure.attrib["message"] for failure in failures]
     assert len(failures) == sum(bool(row["fault"]) for row in document["variants"])
+
+
+def test_quiet_shows_the_error_only(tmp_path: Path) -> None:
+    toy = Proving(tmp_path, "def test_nothing():\n    assert False\n")
     quiet = prove(toy, "--tree", toy.tree, "--quiet")
     assert (quiet.returncode, quiet.stdout) == (4, "")
-    assert "variants are not as they must be, first t toy/rows, patch out: no test fails" in quiet.stderr
+    assert "1 of 9 variants are not as they must be, first t toy/rows, all in: 1 tests fail" in quiet.stderr
     assert "docs/harness.md" in quiet.stderr
 
 
@@ -135,9 +142,12 @@ def test_a_patch_without_tests_is_refused(tmp_path: Path) -> None:
     assert "the patch has no tests" in done.stderr
 
 
-def test_text_that_xml_cannot_hold_is_replaced(tmp_path: Path) -> None:
-    toy = Proving(tmp_path, GOOD.replace("out == [count] * padded", 'out == [count] * padded, "\\x1b[31m\\x00 <&>"'))
-    done = prove(toy, "--tree", toy.tree, "--junit", tmp_path / "junit.xml")
-    assert done.returncode == 0
-    said = [node.text or "" for node in ET.parse(tmp_path / "junit.xml").iter("system-out")]
-    assert any("<&>" in text for text in said)
+def test_text_that_xml_cannot_hold_is_replaced() -> None:
+    variant = Variant("hunk", "rows[1]", why="<why> \x1b[31m")
+    rows = [
+        Row("t", "toy/rows", variant, Verdict(("test",), "assert '\x00' == '\ud800' <&>", fault), 0.1)
+        for fault in ("", "\x1b]")
+    ]
+    noticed, failed = ET.fromstring(junit(rows)).iter("testcase")
+    assert noticed[0].text == "noticed by test: assert '\ufffd' == '\ufffd' <&>"
+    assert (failed[0].attrib["message"], failed[0].text) == ("\ufffd]", "<why> \ufffd[31m")

@@ -53,6 +53,8 @@ def command(
     found = Catalog.find(catalog)
     wanted = [found.target(name) for name in targets or found.target_names]
     _check_only(found, wanted, only)
+    if junit:
+        _write(junit, b"")  # an old report must not outlive a run that fails, nor a run its report
     with ExitStack() as stack:
         stages = [pair for target in wanted for pair in _stages(found, target, only, folder, screen, stack)]
         preload = check_requirements([stage.patch.folder / "tests" for _, stage in stages])
