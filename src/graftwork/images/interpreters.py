@@ -77,9 +77,16 @@ def need_interpreter(minor: str) -> Interpreter:
 
 
 def foreign_judge(minor: str) -> check.Foreign | None:
-    """A judge of bytecode of *minor* for check.check_record; None if the host has none or it is this Python."""
-    found = None if minor == _own() else find_interpreter(minor)
-    return found.judge if found else None
+    """A judge of bytecode of *minor* for check.check_record; None if that is this Python.
+
+    The interpreter is looked for when there is bytecode to judge; a host without one gives no judgement.
+    """
+
+    def judge(tag: str, name: str, data: bytes, source: bytes, mtime: int) -> tuple[str, str] | None:
+        found = find_interpreter(minor)
+        return found.judge(tag, name, data, source, mtime) if found else None
+
+    return None if minor == _own() else judge
 
 
 @functools.lru_cache
