@@ -74,9 +74,7 @@ def started(folder: Path, plan: Deployment, python: str = sys.executable) -> Ite
     command = [python, "-EsB", *(str(folder / name) for name in ("lib/start.py", "deployment.json", "run"))]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")} | {"GRAFTWORK_TEST": str(folder)}
     with (folder / "said").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-EsB", *arguments], stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     task = Started(folder, [part.name for part in plan.components], process)
     try:
         yield task
