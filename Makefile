@@ -14,7 +14,7 @@ TO ?=
 help: ## Print this help
 	@echo "graftwork: patched inference-engine images, with proof that the patches are in them"
 	@echo
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo
 	@echo "  TARGET   one of: $(basename $(notdir $(wildcard deploy/docker/targets/*.toml)))"
 
@@ -55,6 +55,18 @@ lock: $(VENV)/.run ## Resolve the pins of TARGET again and write its lock
 status: $(VENV)/.run ## Show what became of each patch upstream; ARGS=--refresh asks GitHub, ARGS="--check --propose" judges
 	@$(BIN)/python scripts/upstream_status.py $(ARGS)
 
+.PHONY: matrix
+matrix: $(VENV)/.run ## Show where every patch stands in every release of its engine (ARGS="--engine sglang")
+	@$(BIN)/graftwork matrix $(ARGS)
+
+.PHONY: report
+report: $(VENV)/.run ## Write report.html: the matrix, targets, evidence and its age
+	@$(BIN)/graftwork report $(ARGS)
+
+.PHONY: report-picture
+report-picture: $(TESTED) ## Take the picture of the report that the documentation shows; needs Chromium
+	@GRAFTWORK_PICTURE=docs/report.png $(BIN)/python -m pytest -q tests/real/test_report.py
+
 .PHONY: test
 test: $(TESTED) ## Run every test that this machine can, and name what was skipped and why
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
@@ -80,8 +92,8 @@ schemas: $(VENV)/.run ## Generate docs/schema/*.json from the code
 	@$(BIN)/python scripts/schemas.py
 
 .PHONY: golden
-golden: $(TESTED) ## Write the golden digests again, after a change that was meant
-	@GRAFTWORK_GOLDEN=write $(BIN)/python -m pytest -q tests/images -k golden
+golden: $(TESTED) ## Write the golden digests and renderings again, after a change that was meant
+	@GRAFTWORK_GOLDEN=write $(BIN)/python -m pytest -q tests/images tests/launch -k golden
 
 .PHONY: bench
 bench: $(TESTED) ## Measure planning against git apply and libcst, as ratios
@@ -91,6 +103,10 @@ bench: $(TESTED) ## Measure planning against git apply and libcst, as ratios
 bench-graft: $(TESTED) ## Measure grafting against skopeo + umoci, buildah and docker build, as ratios (minutes)
 	@scripts/install-services
 	@$(BIN)/python bench/graft.py $(ARGS)
+
+.PHONY: bench-matrix
+bench-matrix: $(TESTED) ## Measure the drift matrix, cold and warm, against planning unpacked folders
+	@$(BIN)/python bench/matrix.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove built images and the virtual environment

@@ -13,20 +13,16 @@ from typing import Any
 import msgspec
 
 from graftwork.catalog.catalog import Catalog, Patch
-from graftwork.errors import GraftworkError, UnreachableError
+from graftwork.errors import CatalogError, GraftworkError, UnreachableError, UsageError
 from graftwork.names import RelPath, Sha256
-from graftwork.patching.assess import Engine, edits_for
 from graftwork.patching.overlay import Overlay
 from graftwork.trees.cache import Cache
 from graftwork.trees.index import PackageIndex
 from graftwork.trees.tree import Tree
-from graftwork.upstream.matrix_cells import Cell, EditCell, Move
-from graftwork.upstream.matrix_moves import moved
+from graftwork.upstream.matrix_cells import Cell, EditCell
+from graftwork.upstream.matrix_moves import Comparison, Hashes, compare, comparisons
 from graftwork.upstream.matrix_work import Source, Unreadable, edited_files, plan_alone
 from graftwork.upstream.releases import FirstUse, Release, open_release
-
-_GOOD = ("pending", "done", "holds")
-OpenTree = Callable[[Release], Any]
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,8 @@ def _release(release: Release) -> _Result:
             return _Result(cells, found, tree.record_sha256, Traffic(tree.moved_bytes, tree.requests), whole)
     except (GraftworkError, Unreadable) as failed:
         error = failed.error if isinstance(failed, Unreadable) else failed
-        return _Result(error=(type(error), f"{release.project} {release.version}: {error.message}", error.hint))
+        kind = UsageError if isinstance(error, CatalogError) else type(error)  # which is not made of a message alone
+        return _Result(error=(kind, f"{release.project} {release.version}: {error.message}", error.hint))
 
 
 def _cell(release: Release, patch: Patch, tree: Tree, platform: str) -> Cell:
@@ -174,37 +171,13 @@ def _cell(release: Release, patch: Patch, tree: Tree, platform: str) -> Cell:
     )
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """An edit that does not apply in one release, to be compared with a release in which it did."""
-
-    patch: str
-    edit: EditCell
-    version: str
-    other: str
-    old: Mapping[str, Sha256 | None]
-    new: Mapping[str, Sha256 | None]
-    older: bool
-
-
 def _with_moves(
-    question: Question, cells: list[Cell], hashed: Sequence[Mapping[str, Sha256 | None]], spread: Callable[..., Any]
+    question: Question, cells: list[Cell], hashed: Sequence[Hashes], spread: Callable[..., Any]
 ) -> list[Cell]:
     """The cells with what moved under each edit that does not apply."""
     by_version = {str(release.version): found for release, found in zip(question.releases, hashed, strict=True)}
-    order = list(by_version)
-    wanted: list[tuple[int, int, _Comparison]] = []
-    for number, cell in enumerate(cells):
-        row = {other.version: other for other in cells if other.patch == cell.patch}
-        for position, edit in enumerate(cell.edits):
-            if edit.state in _GOOD or (found := _reference(row, order, cell.version, edit.id)) is None:
-                continue
-            other, older = found
-            comparison = _Comparison(
-                cell.patch, edit, cell.version, other, by_version[other], by_version[cell.version], older
-            )
-            wanted.append((number, position, comparison))
-    compared = list(spread(_compare, [comparison for *_, comparison in wanted]))
+    wanted = list(comparisons(question.patches, cells, by_version))
+    compared = spread(_compare, [comparison for *_, comparison in wanted])
     for (number, position, _), edit in zip(wanted, compared, strict=True):
         edits = list(cells[number].edits)
         edits[position] = edit
@@ -212,35 +185,9 @@ def _with_moves(
     return cells
 
 
-def _reference(row: Mapping[str, Cell], order: Sequence[str], version: str, edit: str) -> tuple[str, bool] | None:
-    """(the newest older release where *edit* applied, True), else (the oldest newer one, False), else None."""
-    here = order.index(version)
-    for other, older in [*((v, True) for v in reversed(order[:here])), *((v, False) for v in order[here + 1 :])]:
-        if any(found.id == edit and found.state == "pending" for found in row[other].edits):
-            return other, older
-    return None
-
-
-def _compare(asked: _Comparison) -> EditCell:
-    from packaging.version import Version
-
+def _compare(asked: Comparison) -> EditCell:
     (work,) = _WORK
-    (patch,) = (one for one in work.question.patches if one.id == asked.patch)
-    there = {edit.id: edit for edit in edits_for(patch, Engine(Version(asked.other), ""))}[asked.edit.id]
-    moves: list[Move] = []
-    for index, hunk in enumerate(asked.edit.hunks):
-        if hunk.state in _GOOD:
-            continue
-        old, new = (_text(work.cache, found.get(hunk.file)) for found in (asked.old, asked.new))
-        moves.append(moved(there, patch.folder, index, hunk, old, new))
-    named = {"last_applied": asked.other} if asked.older else {"first_applied": asked.other}
-    return msgspec.structs.replace(asked.edit, moved=moves, **named)
-
-
-def _text(cache: Cache, sha256: Sha256 | None) -> str | None:
-    """A file's text from the cache, where reading the release left it."""
-    data = cache.get(sha256) if sha256 else None
-    return None if data is None else data.decode("utf-8")
+    return compare(asked, work.cache)
 
 
 def _raise_all(errors: Sequence[tuple[type[GraftworkError], str, str]]) -> None:

@@ -3,87 +3,125 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from graftwork.catalog.patches import Anchor, Codemod, Diff, Edit
-from graftwork.patching import diffs, regions
-from graftwork.upstream.matrix_cells import HunkCell, Move
+import msgspec
+from packaging.version import Version
 
+from graftwork.catalog.catalog import Patch
+from graftwork.errors import MissingFile
+from graftwork.names import RelPath, Sha256
+from graftwork.patching import regions
+from graftwork.patching.assess import Engine
+from graftwork.trees.cache import Cache
+from graftwork.upstream.matrix_cells import Cell, EditCell, HunkCell, Move
+from graftwork.upstream.places import Place, places
+
+Hashes = Mapping[str, Sha256 | None]
+_GOOD = ("pending", "done", "holds")
 _AROUND = 3  # lines on each side of an anchor in which a change counts as near
 _MOST = 14  # lines of a diff that are shown
+_LARGE = 1000  # lines
 
 
-class Place(NamedTuple):
-    """Lines of a file (1-based, inclusive)."""
+@dataclass(frozen=True)
+class Comparison:
+    """An edit that does not apply, and the release ``other`` in which it did: an ``older`` one, else a newer.
 
-    first: int
-    last: int
+    ``old`` and ``new`` are the sha256 of the edited files in the other release and in this one.
+    """
 
-
-def moved(edit: Edit, folder: Path, index: int, hunk: HunkCell, old: str | None, new: str | None) -> Move:
-    """Compare hunk *index* of *edit* in *old*, where its anchor is, with *new*, where it is not (None: no file)."""
-    place = locate(edit, folder, index, old) if old is not None else None
-    if old is None or place is None:
-        return Move(hunk=hunk.name, was="", now=hunk.detail)
-    line = regions.lines_of(old)[place.first - 1].strip()
-    was = f"{hunk.file}:{place.first}: {line[:120]}"
-    if new is None:
-        return Move(hunk=hunk.name, was=was, now=hunk.detail)
-    scope = getattr(edit, "scope", "")
-    return Move(hunk=hunk.name, was=was, now=hunk.detail, diff=_near(old, new, hunk.file, scope, place))
+    patch: Patch
+    edit: EditCell
+    other: str
+    older: bool
+    old: Hashes
+    new: Hashes
 
 
-def locate(edit: Edit, folder: Path, index: int, text: str) -> Place | None:
-    """Where the anchor of hunk *index* stands in *text*; None where it does not, or not once."""
-    if isinstance(edit, Codemod):
-        return _node(edit, index, text)
-    if isinstance(edit, Anchor):
-        find = edit.hunk[index].find
-        region = _region(text, edit.file, edit.scope)
-        start = sum(map(len, regions.lines_of(text)[: region.first - 1])) if region else 0
-        return _lines(text, find, start)
-    if isinstance(edit, Diff):
-        return _lines(text, diffs.load(folder / edit.source, edit.strip)[index].old, 0)
+def comparisons(
+    patches: Iterable[Patch], cells: Sequence[Cell], hashes: Mapping[str, Hashes]
+) -> Iterator[tuple[int, int, Comparison]]:
+    """(number of the cell, number of the edit in it, what to compare) for each edit that applied elsewhere.
+
+    *hashes* are those of each release, in the order of releases.
+    """
+    by_id, order = {patch.id: patch for patch in patches}, list(hashes)
+    for number, cell in enumerate(cells):
+        row = {other.version: other for other in cells if other.patch == cell.patch}
+        for position, edit in enumerate(cell.edits):
+            found = None if edit.state in _GOOD else _reference(row, order, cell.version, edit.id)
+            if found is not None:
+                other, older = found
+                asked = Comparison(by_id[cell.patch], edit, other, older, hashes[other], hashes[cell.version])
+                yield number, position, asked
+
+
+def _reference(row: Mapping[str, Cell], order: Sequence[str], version: str, edit: str) -> tuple[str, bool] | None:
+    """(the newest older release where *edit* applied, True), else (the oldest newer one, False), else None."""
+    here = order.index(version)
+    for other, older in [*((v, True) for v in reversed(order[:here])), *((v, False) for v in order[here + 1 :])]:
+        if any(found.id == edit and found.state == "pending" for found in row[other].edits):
+            return other, older
     return None
 
 
-def _node(edit: Codemod, index: int, text: str) -> Place | None:
-    from graftwork.patching import scopes
-    from graftwork.patching.pattern import pattern
-
-    found = scopes.load(text, edit.file, edit.scope)
-    matches = found[0].matches(pattern(edit.hunk[index].match)) if len(found) == 1 else []
-    if len(matches) != 1:
-        return None
-    line = found[0].line_of(matches[0].node)
-    return Place(line, line)
+def compare(asked: Comparison, cache: Cache) -> EditCell:
+    """The edit with what moved under each of its hunks; the texts come from *cache*, where reading left them."""
+    old, new = _Texts(asked.old, cache), _Texts(asked.new, cache)
+    there = {place.name: place for place in places(asked.patch, old, Engine(Version(asked.other), ""))}
+    moves = [_moved(hunk, there.get(hunk.name), old, new) for hunk in asked.edit.hunks if hunk.state not in _GOOD]
+    named = {"last_applied" if asked.older else "first_applied": asked.other}
+    return msgspec.structs.replace(asked.edit, moved=moves, **named)
 
 
-def _lines(text: str, find: str, start: int) -> Place | None:
-    at = text.find(find, start)
-    if at < 0:
-        return None
-    first = text.count("\n", 0, at) + 1
-    return Place(first, first + max(0, find.rstrip("\n").count("\n")))
+@dataclass(frozen=True)
+class _Texts:
+    """The edited files of a release as a tree."""
+
+    hashes: Hashes
+    cache: Cache
+    origin = "the cache"
+
+    def read(self, path: RelPath) -> bytes:
+        sha256 = self.hashes.get(path)
+        data = self.cache.get(sha256) if sha256 else None
+        if data is None:
+            raise MissingFile(f"{path}: not in {self.origin}")
+        return data
+
+    def exists(self, path: RelPath) -> bool:
+        return self.hashes.get(path) is not None
+
+    def paths(self) -> Iterable[RelPath]:
+        return (RelPath(path) for path in self.hashes)
+
+    def text(self, path: str) -> str | None:
+        return self.read(RelPath(path)).decode("utf-8") if self.exists(RelPath(path)) else None
 
 
-def _region(text: str, path: str, scope: str) -> regions.Region | None:
-    """The one region of *scope*, or None."""
-    found = regions.find(regions.parsed(text, path), text, scope)
-    return found[0] if len(found) == 1 else None
+def _moved(hunk: HunkCell, place: Place | None, old: _Texts, new: _Texts) -> Move:
+    """Where the anchor of *hunk* was, and what differs there now. A variant of the edit may name another file."""
+    if place is None:
+        return Move(hunk=hunk.name, was="", now=hunk.detail)
+    was = f"{place.file}:{place.first}: {place.text[0].strip()[:120] if place.text else ''}"
+    before, after = old.text(place.file), new.text(place.file)
+    diff = _near(before, after, place) if before is not None and after is not None else []
+    return Move(hunk=hunk.name, was=was, now=hunk.detail, diff=diff)
 
 
-def _near(old: str, new: str, path: str, scope: str, place: Place) -> list[str]:
+def _near(old: str, new: str, place: Place) -> list[str]:
     """The lines of the scope that differ within a few lines of *place*, as ``- old`` and ``+ new``."""
-    before, after = _region(old, path, scope), _region(new, path, scope)
-    if before is None or after is None:
+    before, after = (regions.find(regions.parsed(text, place.file), text, place.scope) for text in (old, new))
+    if len(before) != 1 or len(after) != 1:
         return []
-    one = regions.lines_of(old)[before.first - 1 : before.last]
-    other = regions.lines_of(new)[after.first - 1 : after.last]
-    low, high = place.first - before.first - _AROUND, place.last - before.first + 1 + _AROUND
+    one = regions.lines_of(old)[before[0].first - 1 : before[0].last]
+    other = regions.lines_of(new)[after[0].first - 1 : after[0].last]
+    low, high = place.first - before[0].first - _AROUND, place.last - before[0].first + 1 + _AROUND
     shown = []
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+    large = len(other) > _LARGE  # a whole module: its many equal lines would make an exact comparison slow
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, one, other, autojunk=large).get_opcodes():
         if tag != "equal" and i1 < high and max(i2, i1 + 1) > low:
             shown += [f"- {line.rstrip()}" for line in one[i1:i2]] + [f"+ {line.rstrip()}" for line in other[j1:j2]]
     return shown if len(shown) <= _MOST else [*shown[: _MOST - 1], f"… {len(shown) - _MOST + 1} more lines"]
