@@ -77,7 +77,7 @@ def assess(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
 def _by_text(patch: Patch, over: Overlay, engine: Engine) -> Assessment:
     chosen = edits_for(patch, engine)
     hunks, after = _examine(chosen, patch, over)
-    marked = [(m, markers.present(m, over)) for m in markers.in_force(patch.spec.marker, engine.version)]
+    marked = _marked(markers.in_force(patch.spec.marker, engine.version), over)
     state, reasons = decide(hunks, [there for _, there in marked])
     found, upgradable = None, False
     if state is not State.APPLIED:
@@ -109,8 +109,8 @@ def put(item: Assessment, over: Overlay, engine: Engine) -> list[str]:
         for hunk in _examine(chosen, patch, over)[0]
         if hunk.state not in (HunkState.DONE, HunkState.HOLDS)
     ]
-    for marker in markers.in_force(patch.spec.marker, engine.version):
-        if not markers.present(marker, over):
+    for marker, there in _marked(markers.in_force(patch.spec.marker, engine.version), over):
+        if not there:
             bad.append(
                 f"marker {marker.kind} {marker.value!r} is not in {marker.function} of the patched {marker.file}"
             )
@@ -163,11 +163,18 @@ def _earlier(patch: Patch, over: Overlay, marked: Sequence[tuple[Marker, bool]])
     """The earlier revision whose markers the tree has while this revision's discriminating ones are absent."""
     for old in patch.earlier:
         newer = [there for marker, there in marked if old.id in marker.discriminates]
-        if any(newer) or not all(markers.present(marker, over) for marker in old.markers):
+        if any(newer) or not all(there for _, there in _marked(old.markers, over)):
             continue
         hunks, _ = _examine(old.edits, patch, over)
         return old, all(hunk.state in (HunkState.DONE, HunkState.HOLDS) for hunk in hunks)
     return None, False
+
+
+def _marked(wanted: Sequence[Marker], over: Overlay) -> list[tuple[Marker, bool]]:
+    """Each marker, and whether the compiled file has it."""
+    texts = [over.bytes_of(file) for file in dict.fromkeys(marker.file for marker in wanted)]
+    found = memo.recalled(list(wanted), texts, list[bool], lambda: [markers.present(m, over) for m in wanted])
+    return list(zip(wanted, found, strict=True))
 
 
 def _holds(fact: Fact, over: Overlay) -> bool:
