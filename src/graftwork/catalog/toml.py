@@ -24,7 +24,7 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
 _KEY = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)$")
 _PART = re.compile(_NAME)
-_FIRST = ("id", "kind", "file", "scope", "path", "source", "function", "value")
+_FIRST = ("id", "kind", "file", "scope", "path", "source", "versions", "why", "function", "value")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -148,9 +148,10 @@ def table_of(struct: msgspec.Struct) -> dict[str, Any]:
         if default is msgspec.NODEFAULT or value != default:
             rows = isinstance(value, list) and bool(value) and all(isinstance(row, msgspec.Struct) for row in value)
             table[field.encode_name] = [table_of(row) for row in value] if rows else value
-    return {
-        key: table[key] for key in sorted(table, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST))
-    }
+    if "title" in table:  # patch.toml itself is in the order of its struct
+        return table
+    order = {key: position for position, key in enumerate(_FIRST)}
+    return {key: table[key] for key in sorted(table, key=lambda key: order.get(key, len(order)))}
 
 
 def toml_text(table: Mapping[str, Any], path: str = "") -> str:

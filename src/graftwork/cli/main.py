@@ -17,6 +17,7 @@ VERBS = {
     "new": "Make a patch's folder from a diff or a pull request",
     "lint": "Check that patches say what they must, and compose in every order",
     "why": "Show everything that is known of one patch",
+    "refresh": "Cut a patch anew, or take a tree edited by hand as its new revision",
     "rebase": "Propose a patch for another release, three-way",
     "export": "Write a patch as a commit for upstream, without our marks",
     "plan": "Show what each patch of a target is in a tree; writes nothing",

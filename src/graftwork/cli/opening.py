@@ -117,14 +117,17 @@ def patch_tree(
     """A tree to look at *patch* in: the one that is named, else the pinned wheel of the first target that has it."""
     from dataclasses import replace
 
-    wanted = catalog.target(target) if target else None
-    if wanted is None and folder is None and version is None:
-        targets = map(catalog.target, catalog.target_names)
-        wanted = next((item for item in targets if patch.id in item.patches), None)
+    wanted = target_of(catalog, patch, target) if target or (folder is None and version is None) else None
     engine_name = patch.id.partition("/")[0]
     with engine_tree(screen, catalog, engine_name, folder, wanted, version) as (tree, engine):
         platforms = patch.spec.platforms
         yield tree, engine if wanted or not platforms else replace(engine, platform=platforms[0])
+
+
+def target_of(catalog: Catalog, patch: Patch, name: str | None) -> Target | None:
+    """The target called *name*, else the first one that has *patch*, if any."""
+    targets = map(catalog.target, [name] if name else catalog.target_names)
+    return next((item for item in targets if name or patch.id in item.patches), None)
 
 
 def write(file: Path, data: bytes) -> None:
