@@ -8,8 +8,6 @@ from pathlib import Path
 from graftwork.cli.main import run
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    if "--catalog" not in arguments:
-        arguments = ["--catalog", str(Path(__file__).resolve().parent.parent), *arguments]
-    sys.argv = [sys.argv[0], "status", *arguments]
+    here = ["--catalog", str(Path(__file__).resolve().parent.parent)]
+    sys.argv = [sys.argv[0], "status", *here, *sys.argv[1:]]
     run()

@@ -98,7 +98,8 @@ def test_a_file_that_the_change_adds(tmp_path: Path) -> None:
 
 def test_what_is_not_in_the_package_does_not_count() -> None:
     listed = [{"filename": "test/pool.py", "patch": "@@ -1 +1 @@\n-a\n+b"}, {"filename": "toy/big.bin"}, {}]
-    assert from_api(listed, "toy") == ([], ["toy/big.bin"])
+    listed += [{"filename": "toy/cut.py", "patch": "@@ -1,9 +1,9 @@\n-a\n+b"}, {"filename": "toy/no.py", "patch": None}]
+    assert from_api(listed, "toy") == ([], ["toy/big.bin", "toy/cut.py", "toy/no.py"])
 
 
 @pytest.mark.parametrize(

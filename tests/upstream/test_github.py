@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import stat
 from pathlib import Path
@@ -134,6 +135,18 @@ def test_a_long_limit_is_not_waited_for(
     with pytest.raises(RateLimitError, match="asks to wait 3601 s") as caught:
         client(token=token).get(PULL)
     assert hint in caught.value.hint and not waits and len(server.log) == 1
+
+
+def test_nothing_is_asked_until_the_limit_ends(server: GitHubServer, client: Client) -> None:
+    server.limit, server.reset = 0, int(NOW.timestamp()) + 3600
+    now = [NOW]
+    github = client(clock=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(RateLimitError):
+            github.get(PULL)
+    assert len(server.log) == 1
+    server.limit, now[0] = 9, NOW + datetime.timedelta(seconds=3602)
+    assert github.get(PULL).status == 200
 
 
 def test_waiting_for_a_limit_ends(server: GitHubServer, client: Client, waits: list[float]) -> None:

@@ -158,6 +158,7 @@ def test_offline_says_the_same_and_asks_nobody(world: World) -> None:
     after = world.evidence
     assert after["refs"][0].pop("method") == "GitHub API, from the cache" and before["refs"][0].pop("method")
     assert after["refs"][0] == before["refs"][0] and after["contained"] == before["contained"]
+    assert after["scans"][0]["as_of"] == before["scans"][0]["as_of"]
 
 
 def test_offline_without_a_cache_changes_nothing(world: World) -> None:
@@ -222,6 +223,17 @@ def test_a_limit_keeps_what_is_known(world: World) -> None:
     done = world.status("--refresh")
     assert done.code == 6 and "limit on requests is used up" in done.err and "stays as it was" in done.err
     assert world.evidence == before
+
+
+def test_runs_that_a_limit_ends_get_round(world: World) -> None:
+    world.status("--refresh")
+    day = world.evidence["refs"][0]["as_of"]
+    old = json.dumps(world.evidence).replace(f'"as_of": "{day}"', '"as_of": "2020-01-01"')
+    (world.toy.root / "patches/toy/rows/upstream.json").write_text(old)
+    for wanted in ([day, "2020-01-01"], [day, day]):
+        world.server.limit = 2  # one thread and, of #7, its files
+        assert world.status("--refresh", "--quiet").code == 6
+        assert [row["as_of"] for row in world.evidence["refs"]] == wanted
 
 
 def test_an_index_that_is_away_keeps_what_is_known(world: World) -> None:

@@ -109,6 +109,21 @@ def test_a_state_that_we_do_not_know_is_an_error(server: GitHubServer, github: G
         see(github, row("o/r#7"))
 
 
+@pytest.mark.parametrize(
+    ("token", "body"),
+    [
+        ("", '{"state": "open", "base": 1}'),
+        ("", '{"state": ["open"]}'),
+        ("t", '{"data": {"repository": {"r7": {"__typename": "PullRequest", "mergeCommit": 7}}}}'),
+        ("t", '{"data": {"repository": {"r7": {}}}}'),
+    ],
+)
+def test_an_answer_of_another_shape_is_an_error(server: GitHubServer, client: Client, token: str, body: str) -> None:
+    server.faults = [Fault(200, {}, body)]
+    with pytest.raises(UnreachableError, match=r"another shape than documented|a state that we do not know"):
+        see(client(token=token), row("o/r#7", relation="background"))
+
+
 def test_one_query_for_a_repository(server: GitHubServer, client: Client) -> None:
     for number in (1, 2, 3):
         server.add(f"o/r#{number}")

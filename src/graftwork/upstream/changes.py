@@ -61,7 +61,8 @@ def package_path(path: str, engine: str) -> str | None:
 def from_api(files: Iterable[Mapping[str, Any]], engine: str) -> tuple[list[Change], list[str]]:
     """The changes to *engine*'s package in the API's listing, and its files that have no text to compare.
 
-    ``patch`` is left out by the API for binary files, pure renames and very large diffs.
+    ``patch`` is left out by the API for binary files, pure renames and very large diffs; one that cannot be read counts
+    the same.
     """
     found: list[Change] = []
     opaque: list[str] = []
@@ -69,12 +70,17 @@ def from_api(files: Iterable[Mapping[str, Any]], engine: str) -> tuple[list[Chan
         path = package_path(str(file.get("filename", "")), engine)
         if path is None:
             continue
-        text = file.get("patch")
-        if isinstance(text, str) and text:
-            found += parse(f"--- a/{path}\n+++ b/{path}\n{text}\n", path)
-        else:
-            opaque.append(path)
+        changes = _readable(file.get("patch"), path)
+        found += changes
+        opaque += [] if changes else [path]
     return found, opaque
+
+
+def _readable(text: object, path: str) -> list[Change]:
+    try:
+        return parse(f"--- a/{path}\n+++ b/{path}\n{text}\n", path) if isinstance(text, str) else []
+    except TreeError:
+        return []
 
 
 def from_diff(text: str, engine: str) -> list[Change]:

@@ -30,7 +30,7 @@ _QUERY = """query($owner: String!, $name: String!, $after: String) { repository(
 class Pull:
     """An open pull request; ``paths`` are its files where one listing gave them all, else None.
 
-    ``stamp`` changes whenever its files may: the commit at its head.
+    ``stamp`` changes whenever its files may: the commit at its head. ``listed`` is the day of the listing.
     """
 
     ref: str
@@ -39,6 +39,7 @@ class Pull:
     base: str
     stamp: str
     paths: tuple[str, ...] | None
+    listed: str
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ def scan(
     """
     files = {place.file for rows in anchors.values() for place in rows}
     found: dict[str, list[Collision]] = {patch: [] for patch in anchors}
-    looked, count, short = 0, 0, ""
+    looked, count, short, day = 0, 0, "", github.clock().date().isoformat()
     try:
         for pull, total in _open(github, repository):
-            paths, count = pull.paths, total
+            paths, count, day = pull.paths, total, min(day, pull.listed)
             touched = None if paths is None else {package_path(path, engine) for path in paths} & files
             if touched is None or touched:
                 changes, opaque = from_api(changed_files(github, pull.ref, pull.stamp), engine)
@@ -72,10 +73,9 @@ def scan(
         if not looked:
             raise
         short = f"; ended by the rate limit ({error.seconds:.0f} s)"
-    today = github.clock().date().isoformat()
     method = f"{github.method}, open pull requests by path{short}"
     said = Scan(
-        repository=repository, as_of=today, method=method, version=version, open=max(count, looked), looked_at=looked
+        repository=repository, as_of=day, method=method, version=version, open=max(count, looked), looked_at=looked
     )
     return Found(found, said)
 
@@ -153,22 +153,23 @@ def _open(github: GitHub, repository: str) -> Iterator[tuple[Pull, int]]:
         count += len(rows)
         for row in rows:
             base, head = row.get("base") or {}, row.get("head") or {}
-            yield _pull(repository, row, row.get("updated_at"), base.get("ref"), head.get("sha"), None), count
+            facts = (row.get("updated_at"), base.get("ref"), head.get("sha"))
+            yield _pull(repository, row, facts, None, answer.day), count
 
 
 def _open_by_query(github: GitHub, repository: str) -> Iterator[tuple[Pull, int]]:
     owner, _, name = repository.partition("/")
     after: str | None = None
     while True:
-        document, _ = github.graphql(_QUERY, {"owner": owner, "name": name, "after": after})
+        document, answer = github.graphql(_QUERY, {"owner": owner, "name": name, "after": after})
         try:
             page = document["data"]["repository"]["pullRequests"]
             for node in page["nodes"]:
                 files = node["files"]
                 paths = tuple(str(file["path"]) for file in files["nodes"])
                 every = paths if len(paths) >= int(files["totalCount"]) else None
-                pull = _pull(repository, node, node["updatedAt"], node["baseRefName"], node["headRefOid"], every)
-                yield pull, int(page["totalCount"])
+                facts = (node["updatedAt"], node["baseRefName"], node["headRefOid"])
+                yield _pull(repository, node, facts, every, answer.day), int(page["totalCount"])
             if not page["pageInfo"]["hasNextPage"]:
                 return
             after = str(page["pageInfo"]["endCursor"])
@@ -180,10 +181,16 @@ def _open_by_query(github: GitHub, repository: str) -> Iterator[tuple[Pull, int]
 
 
 def _pull(
-    repository: str, row: Mapping[str, Any], updated: Any, base: Any, head: Any, paths: tuple[str, ...] | None
+    repository: str,
+    row: Mapping[str, Any],
+    facts: tuple[Any, Any, Any],
+    paths: tuple[str, ...] | None,
+    listed: str,
 ) -> Pull:
+    """*facts*: when it was updated, its base branch, the commit at its head."""
+    updated, base, head = (printable(str(fact or "")) for fact in facts)
     number = row.get("number")
     if not isinstance(number, int):
         raise UnreachableError(f"{repository}: a pull request without a number was listed")
-    day, title = str(updated or "")[:10] or None, printable(str(row.get("title") or ""))
-    return Pull(f"{repository}#{number}", title, day, printable(str(base or "")), str(head or ""), paths)
+    title = printable(str(row.get("title") or ""))
+    return Pull(f"{repository}#{number}", title, updated[:10] or None, base, head, paths, listed)

@@ -58,6 +58,7 @@ class GitHub:
             raise UsageError(f"GRAFTWORK_GITHUB_API: {self.root!r} is not the root of an API", hint=hint)
         self.root = self.root.rstrip("/")
         self._session: requests.Session | None = None
+        self._limited_until = 0.0
 
     @classmethod
     def from_environment(cls, answers: Answers, offline: bool, env: Mapping[str, str] = os.environ) -> GitHub:
@@ -166,6 +167,8 @@ class GitHub:
         import requests
         import urllib3
 
+        if self._now < self._limited_until:  # GitHub asks not to go on asking then
+            raise RateLimitError(redact(url), self._limited_until - self._now, has_token=bool(self.token))
         for number in range(self.patience.tries):
             try:
                 response, text = self._exchange(method, url, headers, body)
@@ -220,6 +223,7 @@ class GitHub:
 
     def _wait(self, seconds: float, number: int, url: str) -> None:
         if seconds > self.patience.longest_wait or number + 1 == self.patience.tries:
+            self._limited_until = self._now + seconds
             raise RateLimitError(redact(url), seconds, has_token=bool(self.token))
         self.sleep(seconds)
 

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 from graftwork.catalog.seen import Contained
 from graftwork.errors import MissingFile, UsageError
 from graftwork.names import RelPath
+from graftwork.oci.errors import printable
 from graftwork.upstream.changes import from_diff
 from graftwork.upstream.contained import Verdict, held, summary
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from git import Commit, Repo
 
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--no-color", "--full-index", "--no-renames")
+_SHOWN = (*_PLAIN, "--no-show-signature")
 _REVERTS = re.compile(r"^This reverts commit ([0-9a-f]{7,40})", re.M)
 _PICKED = re.compile(r"^\(cherry picked from commit ([0-9a-f]{7,40})\)", re.M)
 _METHOD = "the text of the tags in a clone, and their history"
@@ -96,6 +98,15 @@ class History:
 
     def contained(self, ref: str, sha: str, engine: str, as_of: str, since: Version | None = None) -> Contained:
         """*ref*, which landed as the commit *sha*, in each tag from *since* on. UsageError where the clone lacks it."""
+        from git import GitCommandError
+
+        try:
+            return self._contained(ref, sha, engine, as_of, since)
+        except GitCommandError as error:
+            said = printable(str(error.stderr))
+            raise UsageError(f"git does not read the clone for {ref}: {said}", hint="Try git log in it.") from error
+
+    def _contained(self, ref: str, sha: str, engine: str, as_of: str, since: Version | None) -> Contained:
         commit = self._commit(sha, ref)
         changes = from_diff(self._diff(commit), engine)
         verdicts: dict[Version, tuple[Verdict, str]] = {}
@@ -175,7 +186,7 @@ class History:
     def _diff(self, commit: Commit, backwards: bool = False) -> str:
         """The commit's own change against its first parent: of a merge, all that it brought in."""
         if not commit.parents:
-            return str(self.repo.git.show(commit.hexsha, *_PLAIN, "--format="))
+            return str(self.repo.git.show(commit.hexsha, *_SHOWN, "--format="))
         ends = [commit.parents[0].hexsha, commit.hexsha]
         return str(self.repo.git.diff(*_PLAIN, *(reversed(ends) if backwards else ends), strip_newline_in_stdout=False))
 
@@ -186,7 +197,7 @@ class History:
         """Commit -> patch-id, of every commit in *range_* that touches *files*; merges have none."""
         if not files:
             return {}
-        log = self.repo.git.log(range_, "-p", *_PLAIN, "--", *sorted(set(files)), strip_newline_in_stdout=False)
+        log = self.repo.git.log(range_, "-p", *_SHOWN, "--", *sorted(set(files)), strip_newline_in_stdout=False)
         return {sha: own for own, sha in (row.split() for row in self._run_patch_id(str(log)))}
 
     def _run_patch_id(self, text: str) -> list[str]:

@@ -49,13 +49,18 @@ class Refresh:
         return {patch.id: self._evidence(patch, seen, held, found, scans) for patch in self.patches}
 
     def _threads(self) -> dict[str, Seen]:
+        """What was seen longest ago first, so that runs which a limit ends get round."""
         rows: dict[str, Upstream] = {}
-        for row in (row for patch in self.patches for row in patch.spec.upstream):
-            if row.ref not in rows or row.relation in WITH_FILES:
-                rows[row.ref] = row
+        last: dict[str, str] = {}
+        for patch in self.patches:
+            for row in patch.spec.upstream:
+                if row.ref not in rows or row.relation in WITH_FILES:
+                    rows[row.ref] = row
+                known = patch.upstream.seen(row.ref)
+                last[row.ref] = known.as_of if known else ""
         seen: dict[str, Seen] = {}
         try:
-            for found in look(self.github, list(rows.values())):
+            for found in look(self.github, sorted(rows.values(), key=lambda row: last[row.ref])):
                 seen[found.ref] = found
         except UnreachableError as error:
             self.failed.append(error)

@@ -32,10 +32,14 @@ def look(github: GitHub, rows: Sequence[Upstream]) -> Iterator[Seen]:
     for row in rows:
         by_repository.setdefault(row.ref.partition("#")[0], []).append(row)
     for repository, wanted in by_repository.items():
-        if github.token:
-            yield from _by_query(github, repository, wanted)
-        else:
-            yield from (_by_rest(github, row) for row in wanted)
+        try:
+            if github.token:
+                yield from _by_query(github, repository, wanted)
+            else:
+                yield from (_by_rest(github, row) for row in wanted)
+        except (AttributeError, TypeError) as error:
+            hint = "Compare the answer with docs/upstream.md: what is assumed of the API."
+            raise UnreachableError(f"{repository}: an answer has another shape than documented", hint=hint) from error
 
 
 def changed_files(github: GitHub, ref: str, stamp: str = "") -> list[dict[str, Any]]:
