@@ -105,6 +105,8 @@ def _sglang_field(field: ast.AnnAssign, constants: Definitions) -> Flag | None:
     words: dict[str, Any] = constants.argument(hint, field.target.id)
     if words.get("action") == "BooleanOptionalAction":
         words = {"action": "store_true"}
+    if words.get("choices"):  # unlike vLLM, SGLang does not take the word None
+        words["choices"] = [choice for choice in words["choices"] if choice != "None"]
     if "type_parser" in given:
         words = {"type": given["type_parser"]}
     for key in ("choices", "nargs"):
