@@ -236,6 +236,23 @@ def test_runs_that_a_limit_ends_get_round(world: World) -> None:
         assert [row["as_of"] for row in world.evidence["refs"]] == wanted
 
 
+def test_a_scan_that_a_limit_ends_keeps_the_collisions_that_it_did_not_reach(world: World) -> None:
+    world.toy.patch("rows", PATCH + reference("collision", "open", ref="o/r#8"))
+    world.status("--refresh")
+    before = world.evidence["collisions"]
+    assert {item["ref"] for item in before} == {"o/r#8"}
+    world.server.add("o/r#10", updated_at="2026-09-30T00:00:00Z", head="new", files=[])
+    world.server.repositories["o/r"][8].head = "pushed to"
+    world.server.limit = 4  # the thread, its files, the listing, the files of the newer pull request
+    done = world.status("--refresh", "--quiet")
+    assert done.code == 0 and world.evidence["collisions"] == before
+    assert (world.evidence["scans"][0]["looked_at"], world.evidence["scans"][0]["open"]) == (1, 2)
+    world.server.limit = None
+    world.server.repositories["o/r"][8].state = "closed"
+    world.status("--refresh", "--quiet")
+    assert "collisions" not in world.evidence
+
+
 def test_an_index_that_is_away_keeps_what_is_known(world: World) -> None:
     with_fix(world)
     world.status("--refresh")

@@ -44,9 +44,10 @@ class Pull:
 
 @dataclass(frozen=True)
 class Found:
-    """What a scan found, by patch id, and how far it came."""
+    """What a scan found, by patch id, which pull requests it looked at, and how far it came."""
 
     collisions: dict[str, list[Collision]]
+    looked_at: frozenset[str]
     scan: Scan
 
 
@@ -59,7 +60,8 @@ def scan(
     """
     files = {place.file for rows in anchors.values() for place in rows}
     found: dict[str, list[Collision]] = {patch: [] for patch in anchors}
-    looked, count, short, day = 0, 0, "", github.clock().date().isoformat()
+    looked: set[str] = set()
+    count, short, day = 0, "", github.clock().date().isoformat()
     try:
         for pull, total in _open(github, repository):
             paths, count, day = pull.paths, total, min(day, pull.listed)
@@ -68,16 +70,21 @@ def scan(
                 changes, opaque = from_api(changed_files(github, pull.ref, pull.stamp), engine)
                 for patch, rows in anchors.items():
                     found[patch] += threats(pull, changes, opaque, rows, tree)
-            looked += 1
+            looked.add(pull.ref)
     except RateLimitError as error:
         if not looked:
             raise
         short = f"; ended by the rate limit ({error.seconds:.0f} s)"
     method = f"{github.method}, open pull requests by path{short}"
     said = Scan(
-        repository=repository, as_of=day, method=method, version=version, open=max(count, looked), looked_at=looked
+        repository=repository,
+        as_of=day,
+        method=method,
+        version=version,
+        open=max(count, len(looked)),
+        looked_at=len(looked),
     )
-    return Found(found, said)
+    return Found(found, frozenset(looked), said)
 
 
 def threats(

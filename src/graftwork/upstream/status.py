@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import Upstream
-from graftwork.catalog.seen import Collision, Contained, Scan, Seen, UpstreamFile
+from graftwork.catalog.seen import Contained, Seen, UpstreamFile
 from graftwork.errors import GraftworkError, TreeError, UnreachableError, UsageError
 from graftwork.patching.assess import Engine
 from graftwork.patching.states import State
@@ -20,6 +20,7 @@ from graftwork.upstream.changes import from_api
 from graftwork.upstream.contained import decide
 from graftwork.upstream.github import GitHub
 from graftwork.upstream.history import History
+from graftwork.upstream.limits import RateLimitError
 from graftwork.upstream.matrix_work import plan_alone
 from graftwork.upstream.places import Place, places
 from graftwork.upstream.threads import WITH_FILES, changed_files, look
@@ -42,11 +43,12 @@ class Refresh:
     failed: list[GraftworkError] = field(default_factory=list)
 
     def run(self) -> dict[str, UpstreamFile]:
-        """The new evidence of each patch, by id."""
+        """The new evidence of each patch, by id. Where GitHub does not answer for threads, no scan is tried."""
         seen = self._threads()
+        answered = not self.failed
         held = self._contained(seen)
-        found, scans = self._collisions()
-        return {patch.id: self._evidence(patch, seen, held, found, scans) for patch in self.patches}
+        scans = self._scans() if answered else []
+        return {patch.id: self._evidence(patch, seen, held, scans) for patch in self.patches}
 
     def _threads(self) -> dict[str, Seen]:
         """What was seen longest ago first, so that runs which a limit ends get round."""
@@ -80,6 +82,8 @@ class Refresh:
                     held[engine, ref].append(self._in_history(self.history, row, engine))
             except (UnreachableError, UsageError) as error:
                 self.failed.append(error)
+                if isinstance(error, RateLimitError):
+                    break
         return held
 
     def _on_releases(self, row: Seen, engine: str) -> Contained:
@@ -91,27 +95,20 @@ class Refresh:
         oldest = next((version for version, _ in self.releases(engine)), None)
         return history.contained(row.ref, row.merge_commit, engine, row.as_of, since=oldest)
 
-    def _collisions(self) -> tuple[dict[str, list[Collision]], dict[str, list[Scan]]]:
-        """By patch id: the collisions, and the scans that found them."""
-        found: dict[str, list[Collision]] = {}
-        scans: dict[str, list[Scan]] = {}
+    def _scans(self) -> list[collisions.Found]:
+        """One scan for each repository in which changes to an engine are proposed."""
+        done = []
         for engine in dict.fromkeys(map(_engine, self.patches)):
             mine = [patch for patch in self.patches if _engine(patch) == engine]
             for repository in _repositories(mine):
                 try:
-                    releases = self.releases(engine)
-                    if not releases:
-                        continue
-                    version, tree = releases[-1]
-                    anchors = {patch.id: self._anchors(patch, tree, version) for patch in mine}
-                    done = collisions.scan(self.github, repository, engine, anchors, tree, str(version))
+                    if releases := self.releases(engine):
+                        version, tree = releases[-1]
+                        anchors = {patch.id: self._anchors(patch, tree, version) for patch in mine}
+                        done.append(collisions.scan(self.github, repository, engine, anchors, tree, str(version)))
                 except UnreachableError as error:
                     self.failed.append(error)
-                    continue
-                for patch in mine:
-                    found.setdefault(patch.id, []).extend(done.collisions.get(patch.id, []))
-                    scans.setdefault(patch.id, []).append(done.scan)
-        return found, scans
+        return done
 
     def _anchors(self, patch: Patch, tree: Tree, version: Version) -> list[Place]:
         """Where *patch* would be cut in; nowhere if the release does not need it, or is not Python that we can read."""
@@ -128,8 +125,7 @@ class Refresh:
         patch: Patch,
         seen: Mapping[str, Seen],
         held: Mapping[tuple[str, str], list[Contained]],
-        found: Mapping[str, list[Collision]],
-        scans: Mapping[str, list[Scan]],
+        scans: Sequence[collisions.Found],
     ) -> UpstreamFile:
         """New where it was read, as it was where it could not be; rows of references that are gone are left out."""
         old, refs, contained = patch.upstream, [], []
@@ -138,15 +134,19 @@ class Refresh:
             refs += [now] if now else []
             decided = held.get((_engine(patch), row.ref))
             contained += [item for item in old.contained if item.ref == row.ref] if decided is None else decided
-        fresh = patch.id in scans
-        own = [item.ref for item in patch.spec.upstream if item.relation == "own"]
-        near = [item for item in found.get(patch.id, []) if item.ref not in own]
+        mine = [done for done in scans if patch.id in done.collisions]
+        whole = {done.scan.repository for done in mine if done.scan.looked_at == done.scan.open}
+        looked_at = frozenset().union(*(done.looked_at for done in mine))
+        near = [item for done in mine for item in done.collisions[patch.id]]
+        near += [item for item in old.collisions if item.ref not in looked_at and _repository(item.ref) not in whole]
+        own = [row.ref for row in patch.spec.upstream if row.relation == "own"]
+        scanned = {done.scan.repository for done in mine}
         return msgspec.structs.replace(
             old,
             refs=refs,
             contained=contained,
-            collisions=near if fresh else old.collisions,
-            scans=scans[patch.id] if fresh else old.scans,
+            collisions=[item for item in near if item.ref not in own],
+            scans=[done.scan for done in mine] + [scan for scan in old.scans if scan.repository not in scanned],
         )
 
 
@@ -154,9 +154,13 @@ def _engine(patch: Patch) -> str:
     return patch.id.partition("/")[0]
 
 
+def _repository(ref: str) -> str:
+    return ref.partition("#")[0]
+
+
 def _repositories(patches: Sequence[Patch]) -> list[str]:
     """Where changes to the engine are proposed: the repositories of what may fix or collide."""
     rows = [
         row for patch in patches for row in patch.spec.upstream if row.kind == "pull" and row.relation in WITH_FILES
     ]
-    return sorted({row.ref.partition("#")[0] for row in rows})
+    return sorted({_repository(row.ref) for row in rows})
