@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,11 +43,39 @@ def matrix(toy: Toy, *arguments: str) -> Result:
     return run(toy, "matrix", "--jobs", "1", "--versions", ">=0.7,<2.0.dev0", *arguments)
 
 
+def process(toy: Toy, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: it forks workers, and this one has threads."""
+    command = [
+        sys.executable,
+        "-c",
+        "from graftwork.cli.main import run; run()",
+        *arguments,
+        "--catalog",
+        str(toy.root),
+    ]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 def test_one_json_list_on_stdout(toy: Toy) -> None:
     shown = matrix(toy, "--json")
     rows = json.loads(shown.stdout)
     assert {row["version"]: row["state"] for row in rows} == STATES
     assert "releases  toy 0.7 to 1.5 (9)" in shown.stderr
+
+
+def test_two_processes_give_what_one_gives(toy: Toy) -> None:
+    one = json.loads(matrix(toy, "--json").stdout)
+    done = process(toy, "matrix", "--jobs", "2", "--versions", ">=0.7,<2.0.dev0", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [{**row, "bytes": 0} for row in json.loads(done.stdout)] == [{**row, "bytes": 0} for row in one]
+
+
+def test_what_two_processes_could_not_read_is_one_error(toy: Toy, index: ToyIndex) -> None:
+    for version in ("1.0", "1.2"):
+        del index.server.files[f"/files/toy-{version}-py3-none-any.whl"]
+    done = process(toy, "matrix", "--jobs", "2", "--versions", ">=0.7,<2.0.dev0")
+    assert done.returncode == 6 and done.stdout == ""
+    assert "toy 1.0: " in done.stderr and "toy 1.2: " in done.stderr and "next" in done.stderr
 
 
 def test_lines_for_people(toy: Toy) -> None:
@@ -152,7 +182,8 @@ def test_the_report_from_cells_made_before_is_the_same_page(toy: Toy, tmp_path: 
 
 def test_the_report_makes_the_matrix_itself(toy: Toy, tmp_path: Path) -> None:
     out = str(tmp_path / "r.html")
-    shown = run(toy, "report", "--versions", ">=1.0,<1.2", "--out", out, "--json")
-    document = json.loads(shown.stdout)
+    done = process(toy, "report", "--versions", ">=1.0,<1.2", "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
     assert (document["cells"], document["targets"], document["patches"]) == (2, ["t"], ["toy/rows"])
     assert len(Cells(Path(out).read_text("utf-8")).cells) == 2
