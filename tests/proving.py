@@ -162,7 +162,8 @@ class Proving(Toy):
         planned = plan(tree, self.patches, self.engine)
         assert planned.refusal() is None
         return [
-            ("t", Some(planned, tree, item.patch, self.catalog.mutants(item.patch), sorts)) for item in planned.pending
+            ("t", Some(planned, tree, item.patch, self.catalog.mutants(item.patch), sorts=sorts))
+            for item in planned.pending
         ]
 
     def prove(self, sorts: Collection[Sort] = (), *, limit: float = 300.0) -> dict[str, Row]:

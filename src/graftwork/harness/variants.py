@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -61,86 +62,76 @@ class Stage:
     tree: Tree
     patch: Patch
     mutants: Sequence[Mutant]
+    _known: dict[tuple[str, int | None, str], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def variants(self) -> Iterator[Variant]:
         """Every variant of the patch for this tree, in the order of the report."""
         chosen = edits_for(self.patch, self.plan.engine)
-        yield self._built("in", "all in", self._put_all(chosen))
-        yield self._built("out", "patch out", lambda over: None, alone=True)
+        yield self._built("in", "all in", self._planned)
+        yield self._built("out", "patch out", lambda: self._composed(lambda over: None, alone=True))
         for hunk in self._hunks():
             edit = next(each for each in chosen if each.id == hunk.edit)
             why, inert = _said(edit, hunk.index)
-            yield self._built("hunk", hunk.name, self._put_all(chosen, hunk), why=why, inert=inert)
+            yield self._built("hunk", hunk.name, partial(self._without, hunk, chosen), why=why, inert=inert)
         for old in self.patch.earlier:
             if any(matches(edit.versions, self.plan.engine.version) for edit in old.edits):
-                yield self._built("earlier", old.id, self._put_earlier(old), why=old.note)
-        yield self._built("markers", "markers, stock logic", self._put_markers, alone=True)
+                yield self._built("earlier", old.id, partial(self._earlier, old), why=old.note)
+        yield self._built("markers", "markers, stock logic", lambda: self._composed(self._plant, alone=True))
         for mutant in self.mutants:
             if matches(mutant.versions, self.plan.engine.version):
-                yield self._mutant(mutant, chosen)
+                yield self._built("mutant", mutant.id, partial(self._spoiled, mutant), why=mutant.why)
 
     def _hunks(self) -> list[Hunk]:
         (item,) = (item for item in self.plan.patches if item.patch.id == self.patch.id)
         return [hunk for hunk in item.hunks if hunk.state is not HunkState.HOLDS]
 
-    def _put_all(self, chosen: Sequence[Edit], without: Hunk | None = None) -> Callable[[Overlay], None]:
+    def _planned(self) -> Overlay:
+        return Overlay(self.tree, {change.path: change.new for change in self.plan.changes})
+
+    def _without(self, hunk: Hunk, chosen: Sequence[Edit]) -> Overlay:
         def apply(over: Overlay) -> None:
             for edit in chosen:
-                skip = without if without and without.edit == edit.id else None
-                _forward(edit, self.patch, over, skip)
+                self._forward(edit, over, hunk.index if hunk.edit == edit.id else None)
 
-        return apply
+        return self._composed(apply)
 
-    def _put_earlier(self, old: Earlier) -> Callable[[Overlay], None]:
+    def _earlier(self, old: Earlier) -> Overlay:
         def apply(over: Overlay) -> None:
             for edit in old.edits:
                 if matches(edit.versions, self.plan.engine.version):
-                    _forward(edit, self.patch, over, None)
+                    _fits(edit, self.patch, over)
+                    edits.forward(edit, self.patch.folder, over)
 
-        return apply
+        return self._composed(apply)
 
-    def _put_markers(self, over: Overlay) -> None:
+    def _plant(self, over: Overlay) -> None:
         try:
             dead_code.plant(markers.in_force(self.patch.spec.marker, self.plan.engine.version), over)
         except (ValueError, SyntaxError) as error:
             raise NoFit(str(error)) from None
 
-    def _mutant(self, mutant: Mutant, chosen: Sequence[Edit]) -> Variant:
+    def _spoiled(self, mutant: Mutant) -> Overlay:
         """The mutant's edits on the tree with all patches in; that they fit is the author's promise."""
+        over = self._planned()
+        before = dict(over.changed)
+        for edit in mutant.edit:
+            if matches(edit.versions, self.plan.engine.version):
+                _fits(_anchors_of(edit), self.patch, over)
+                edits.forward(edit, self.patch.folder, over)
+        if over.changed == before:
+            raise NoFit("the mutant changes nothing here")
+        return over
 
-        def spoil(over: Overlay) -> None:
-            before = dict(over.changed)
-            for edit in mutant.edit:
-                if matches(edit.versions, self.plan.engine.version):
-                    _forward(edit, self.patch, over, None, mutating=True)
-            if over.changed == before:
-                raise NoFit("the mutant changes nothing here")
-
-        return self._built("mutant", mutant.id, self._put_all(chosen), why=mutant.why, at_last=spoil)
-
-    def _built(
-        self,
-        sort: Sort,
-        name: str,
-        apply: Callable[[Overlay], None],
-        *,
-        why: str = "",
-        inert: str = "",
-        alone: bool = False,
-        at_last: Callable[[Overlay], None] | None = None,
-    ) -> Variant:
-        """Build a variant. With *alone*, patches that say ``after`` this one are left out where they do not fit."""
+    def _built(self, sort: Sort, name: str, build: Callable[[], Overlay], *, why: str = "", inert: str = "") -> Variant:
         about = Variant(sort, name, " ".join(why.split()), inert)
         try:
-            over = self._composed(apply, alone)
-            if at_last:
-                at_last(over)
+            over = build()
         except NoFit as error:
             return replace(about, refusal=str(error))
         wanted = markers.in_force(self.patch.spec.marker, self.plan.engine.version)
         try:
-            for path in over.differing():
-                if path.endswith(".py") and (text := over.text_of(path)) is not None:
+            for path in {path for files in self._near().values() for path in files if path.endswith(".py")}:
+                if (text := over.text_of(path)) is not None:
                     markers.compiled(text, path)
             marked = sum(markers.present(marker, over) for marker in wanted)
         except TreeError as error:
@@ -148,25 +139,38 @@ class Stage:
         state = assess(self.patch, over, self.plan.engine).state if sort == "earlier" else None
         return replace(about, marked=marked, markers=len(wanted), state=state, files=self._files(over))
 
-    def _composed(self, apply: Callable[[Overlay], None], alone: bool) -> Overlay:
-        """The tree with every other patch in, in the target's order, and *apply* in the place of this one."""
+    def _composed(self, apply: Callable[[Overlay], None], alone: bool = False) -> Overlay:
+        """The tree with every other patch in, in the target's order, and *apply* in the place of this one.
+
+        With *alone*, patches that say ``after`` this one are left out where they do not fit.
+        """
         near = self._near()
-        others = {
-            change.path: change.new
-            for change in self.plan.changes
-            if not any(change.path in files for files in near.values())
-        }
-        over = Overlay(self.tree, dict(others))
+        over = self._planned()
+        for path in [path for path in over.changed if any(path in files for files in near.values())]:
+            del over.changed[path]
         for item in self.plan.pending:
             if item.patch.id == self.patch.id:
                 apply(over)
             elif item.patch.id in near:
                 other = assess(item.patch, over, self.plan.engine)
-                if other.state is State.PENDING:
-                    put(other, over, self.plan.engine)
-                elif not (alone and self.patch.id in item.patch.spec.after):
-                    raise NoFit(f"{item.patch.id} is {other.state.value} then: {'; '.join(other.reasons)}")
+                fits = other.state is State.PENDING
+                problems = put(other, over, self.plan.engine) if fits else other.reasons
+                if problems and (fits or not (alone and self.patch.id in item.patch.spec.after)):
+                    raise NoFit(f"{item.patch.id} is {other.state.value} then: {'; '.join(problems)}")
         return over
+
+    def _forward(self, edit: Edit, over: Overlay, without: int | None) -> None:
+        """Apply *edit*, except the hunk *without*. What came of it before on the same text is kept."""
+        if not isinstance(edit, (Codemod, Anchor)):
+            _fits(edit, self.patch, over, without)
+            edits.forward(edit, self.patch.folder, over, without=without)
+            return
+        key = (edit.id, without, over.text_of(edit.file) or "")
+        if key not in self._known:
+            _fits(edit, self.patch, over, without)
+            edits.forward(edit, self.patch.folder, over, without=without)
+            self._known[key] = over.text_of(edit.file) or ""
+        over.put(edit.file, self._known[key].encode("utf-8"))
 
     def _near(self) -> dict[str, set[str]]:
         """This patch and those it meets in a file, directly or through others: id -> files of its edits."""
@@ -196,13 +200,11 @@ def _said(edit: Edit, index: int) -> tuple[str, str]:
     return edit.why, edit.inert
 
 
-def _forward(edit: Edit, patch: Patch, over: Overlay, without: Hunk | None, *, mutating: bool = False) -> None:
-    """Apply *edit*, except hunk *without*. NoFit if the rest of it does not match exactly once."""
-    index = without.index if without else None
-    for hunk in edits.examine(_anchors_of(edit) if mutating else edit, patch.folder, over):
-        if hunk.index != index and hunk.state not in _READY:
+def _fits(edit: Edit, patch: Patch, over: Overlay, without: int | None = None) -> None:
+    """NoFit unless every hunk of *edit* but *without* matches exactly once."""
+    for hunk in edits.examine(edit, patch.folder, over):
+        if hunk.index != without and hunk.state not in _READY:
             raise NoFit(f"{hunk.name} is {hunk.state.value} then: {' '.join((hunk.detail or hunk.anchor).split())}")
-    edits.forward(edit, patch.folder, over, without=index)
 
 
 def _anchors_of(edit: Edit) -> Edit:
