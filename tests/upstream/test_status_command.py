@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -304,6 +305,14 @@ def test_a_clone_without_the_merge_is_said(world: World, tmp_path: Path) -> None
 def test_wrong_arguments(world: World, arguments: tuple[str, ...], says: str) -> None:
     done = world.status(*arguments)
     assert done.code == 2 and says in done.err
+
+
+def test_the_script_works_on_its_own_checkout_from_any_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/upstream_status.py", "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sglang/dsa-indexer-rows" in [row["patch"] for row in json.loads(done.stdout)["patches"]]
 
 
 def test_every_reference_of_this_checkout_was_looked_at() -> None:

@@ -74,7 +74,8 @@ def command(
     if as_json:
         screen.document(document)
     seen = sum(len(patch.upstream.refs) for patch in job.patches)
-    screen.result(f"{len(job.patches)} patches, {seen} references seen")
+    said = f"{len(job.patches)} patches, {seen} references seen"
+    screen.result("the ledger of upstream's state is what the evidence says" if ledger_check else said)
     return 0
 
 
