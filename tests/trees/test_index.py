@@ -230,3 +230,10 @@ def test_senseless_url(url: str) -> None:
     with pytest.raises((UsageError, UnreachableError)) as caught:
         index(url).find("eng", NAME, SHA)
     assert "secret" not in caught.value.message
+
+
+def test_a_fresh_index_shares_settings_and_no_connection(server: Any) -> None:
+    one = index(serve(server, NAME))
+    other = one.fresh()
+    assert other.settings is one.settings
+    assert other.session is not one.session

@@ -65,6 +65,10 @@ class PackageIndex:
     def __init__(self, settings: PipSettings | None = None, *, pages: PageCache | None = None) -> None:
         self._given, self._pages = settings, pages
 
+    def fresh(self) -> PackageIndex:
+        """The same index with no session yet: a forked process must not share its parent's connections."""
+        return PackageIndex(self.settings, pages=self._pages)
+
     @cached_property
     def settings(self) -> PipSettings:
         """What pip is configured for."""

@@ -50,10 +50,6 @@ class Matrix:
     traffic: Traffic
     whole: list[str] = field(default_factory=list)  # wheels that were downloaded whole
 
-    def row(self, patch: str) -> list[Cell]:
-        """The cells of one patch, oldest release first."""
-        return [cell for cell in self.cells if cell.patch == patch]
-
 
 def platforms_of(catalog: Catalog, patches: Sequence[Patch]) -> dict[str, str]:
     """The platform that each patch is planned for: its own first one, else that of a target that lists it.
@@ -79,7 +75,7 @@ def make_matrix(question: Question, cache: Cache, index: PackageIndex, *, jobs: 
     Raises UnreachableError or PinError, naming every release that could not be read, after all were tried.
     """
     jobs = min(jobs or cores(), max(len(question.releases), 1))
-    _ = index.settings if any(release.location.url for release in question.releases) else None
+    _ = index.settings  # asked of pip here, and not again in each process
     with _workers(_Work(question, cache, index), jobs) as spread:
         results = list(spread(_release, question.releases))
         _raise_all([result.error for result in results if result.error])
@@ -113,15 +109,15 @@ class _Result:
 _WORK: list[_Work] = []
 
 
-def _begin(work: _Work) -> None:
-    _WORK[:] = [work]
+def _begin(work: _Work, forked: bool = True) -> None:
+    _WORK[:] = [replace(work, index=work.index.fresh()) if forked else work]
 
 
 @contextmanager
 def _workers(work: _Work, jobs: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """A ``map`` over *jobs* processes that hold *work*, forked so that nothing is imported twice."""
     if jobs == 1:
-        _begin(work)
+        _begin(work, forked=False)
         yield map
         return
     import libcst  # noqa: F401  # before the fork, so that it is loaded once
