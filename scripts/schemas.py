@@ -11,6 +11,7 @@ from graftwork.catalog.patches import MutantFile, PatchFile, RevisionFile
 from graftwork.catalog.seen import UpstreamFile
 from graftwork.catalog.targets import Lock, Target
 from graftwork.catalog.toml import schema_of
+from graftwork.launch.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = {
@@ -20,6 +21,7 @@ SCHEMAS = {
     "target": (Target, "graftwork target"),
     "upstream": (UpstreamFile, "graftwork upstream.json"),
     "lock": (Lock, "graftwork lock"),
+    "recipe": (Recipe, "graftwork recipe"),
 }
 
 

@@ -122,6 +122,19 @@ SECTIONS = {
     "WheelPin": ("docs/targets.md", ["[[wheel]]"]),
     "Lock": ("docs/targets.md", ["The lock"]),
     "WheelLock": ("docs/targets.md", ["The lock"]),
+    "Recipe": ("docs/recipes.md", ["The recipe"]),
+    "Model": ("docs/recipes.md", ["[model]"]),
+    "NodeShape": ("docs/recipes.md", ["[node]"]),
+    "Leg": ("docs/recipes.md", ["[prefill], [decode], [mixed]"]),
+    "Mtp": ("docs/recipes.md", ["[mtp]"]),
+    "Transfer": ("docs/recipes.md", ["[transfer]"]),
+    "KvEvents": ("docs/recipes.md", ["[kv_events]"]),
+    "Router": ("docs/recipes.md", ["[router]"]),
+    "Kvd": ("docs/recipes.md", ["[kvd]"]),
+    "KvCacheOffload": ("docs/recipes.md", ["[kv_cache_offload]"]),
+    "HiSparse": ("docs/recipes.md", ["[hisparse]"]),
+    "BoundsOf": ("docs/recipes.md", ["[bounds]"]),
+    "Slurm": ("docs/recipes.md", ["[slurm]"]),
 }
 
 

@@ -303,3 +303,25 @@ def test_sglangs_ports_fit_the_block(tmp_path: Path) -> None:
     delta = [int(number) for number in re.findall(r"DP_ATTENTION_HANDSHAKE_PORT_DELTA = (\d+)", text)]
     assert base and delta
     assert max(1 + max(base), *delta) < DIST_PORTS
+
+
+METRICS = {
+    "sglang": ("0.5.15.post1", ["sglang/srt/observability/metrics_collector.py"]),
+    "vllm": (
+        "0.24.0",
+        [
+            "vllm/v1/metrics/loggers.py",
+            "vllm/v1/spec_decode/metrics.py",
+            "vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", sorted(METRICS))
+def test_metrics_that_the_operator_is_told_to_read_exist(tmp_path: Path, engine: str) -> None:
+    version, paths = METRICS[engine]
+    named = set(re.findall(rf"`({engine}:\w+)`", (ROOT / "docs/operations.md").read_text("utf-8")))
+    text = "".join(wheel_file(tmp_path, engine, version, path).read_text() for path in paths)
+    assert len(named) > 3
+    assert not [name for name in named if f'"{name}"' not in text]
