@@ -34,14 +34,17 @@ BOUND_S = 120.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running Slurm; *folder* holds its configuration and logs, *variables* lead its commands to it."""
+    """A running Slurm; *folder* holds its configuration and logs, *variables* lead its commands to it.
+
+    Jobs have their temporary files in ``folder/tmp``.
+    """
 
     folder: Path
     variables: dict[str, str]
 
     def run(self, *command: str, check: bool = True) -> str:
         """One of Slurm's commands; what it printed. RuntimeError if it fails and *check* is set."""
-        environment = {**os.environ, **self.variables}
+        environment = {**os.environ, **self.variables, "TMPDIR": str(self.folder / "tmp")}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
@@ -159,7 +162,8 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """,
         "utf-8",
     )
-    (folder / "state").mkdir()
+    for name in ("state", "tmp"):
+        (folder / name).mkdir()
     for index in range(GPUS):
         os.mknod(folder / f"fakegpu{index}", 0o20666, os.makedev(1, 3))
     (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/fakegpu[0-{GPUS - 1}]\n", "utf-8")

@@ -94,9 +94,11 @@ class Deployed:
         return (self.folder / "jobs" / f"{self.job}.log").read_text("utf-8", "replace")
 
     def ready(self) -> Deployed:
-        """Wait until every component serves."""
+        """Wait until every component serves; AssertionError with the job's log if one has died."""
         for name in self.names:
-            until((self.run / "board" / f"ready-{name}").exists, f"{name} ready in {self.folder}")
+            notice = self.run / "board" / f"ready-{name}"
+            until(lambda notice=notice: notice.exists() or self.markers(), f"{name} ready in {self.folder}")  # type: ignore[misc]
+            assert not self.markers(), self.log()
         return self
 
     def lines(self, name: str) -> list[Line]:
@@ -114,6 +116,10 @@ class Deployed:
     def markers(self) -> dict[str, Any]:
         """The crash markers, by file name."""
         return {path.name: json.loads(path.read_text("utf-8")) for path in self.run.glob("CRASH_*")}
+
+    def scratch(self) -> list[Path]:
+        """The private folders of the job's nodes that are there."""
+        return list((self.cluster.folder / "tmp").glob(f"gw-{self.job}-*"))
 
     def ended(self) -> tuple[str, str]:
         """JobState and ExitCode once the job has ended, and nothing of it lives."""

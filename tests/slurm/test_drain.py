@@ -55,9 +55,11 @@ def test_cancel_tells_each_component_once_and_the_store_last(slurm_on_path: Clus
     assert min(job.at(name, "up") for name in ("prefill", "decode")) > job.at("store", "up")
     assert job.at("router", "up") > max(job.at(name, "up") for name in ("prefill", "decode"))
 
+    assert len(job.scratch()) == 2
     told = graftwork("cancel", job.job)
 
     assert told.exit_code == 0, told.output
+    assert not job.scratch()
     assert "drained" in told.output and "COMPLETED" in told.output
     assert job.ended() == ("COMPLETED", "0:0")
     assert not job.markers()
@@ -132,6 +134,7 @@ def test_a_killed_supervisor_leaves_nothing(slurm_cluster: Cluster, tmp_path: Pa
     assert job.ended()[0] == "FAILED"
     assert {name: marker["component"] for name, marker in job.markers().items()} == {"CRASH_1": who}
     assert [job.texts(name)[-2:] for name in job.names] == [DRAINED] * 4
+    assert not job.scratch()
 
 
 def _parent(pid: int) -> int:

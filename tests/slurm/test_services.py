@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_an_envoy_beside_another_users(tmp_path_factory: pytest.TempPathFactory)
         left = SHM / f"envoy_shared_memory_{(folder / 'id').read_text().strip()}0"
         assert left.exists()
         dynamic.terminate()
-        assert dynamic.wait(60) == 0
+        assert dynamic.wait(60) in (0, -signal.SIGTERM), "the signal may come before Envoy handles it"
         os.chown(left, 0, 0)
         envoy.clean(str(folder / "id"))
         assert not left.exists()

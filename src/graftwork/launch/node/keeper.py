@@ -59,7 +59,10 @@ def _supervise(plan: Plan, node: int, board: Board, scratch: Path, keeper: int) 
         processes.adopt_orphans()
         share = Node(plan, node, board, scratch, keeper)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        return share.run()
+        code = share.run()
+        if os.getppid() != keeper:  # which would have done it
+            shutil.rmtree(str(scratch), ignore_errors=True)
+        return code
     except BaseException as error:
         say(f"supervisor: {type(error).__name__}: {error}")
         return 70
