@@ -61,7 +61,9 @@ def ran(toy: Toy, index: ToyIndex, text: str, monkeypatch: pytest.MonkeyPatch) -
     releases = find_releases(client, "toy", {}, FirstUse(cache), in_range(">=0.9,<=1.3", patches))
     question = Question(patches, platforms_of(toy.catalog, patches), tuple(releases))
     made = make_matrix(question, cache, client, jobs=1)
-    return {version: found for (_, version), found in own_tests(question, made.cells, cache, client, jobs=1).items()}
+    found, cost = own_tests(question, made.cells, cache, client, jobs=1)
+    assert cost.moved_bytes > 0, "the file with the version is read for the tests alone"
+    return {version: tests for (_, version), tests in found.items()}
 
 
 def test_they_run_where_the_patch_applies_and_only_there(

@@ -17,6 +17,7 @@ from upstream.toy_releases import STATES, ToyIndex, toy_catalog, toy_index
 
 from graftwork.cli.main import cli
 from graftwork.errors import ProofError, UnreachableError, UsageError
+from graftwork.upstream.matrix import Traffic
 from graftwork.upstream.matrix_cells import OwnTests
 
 
@@ -146,7 +147,7 @@ def results(monkeypatch: pytest.MonkeyPatch, **tests: Any) -> None:
     from graftwork.harness import on_releases
 
     found = {("toy/rows", "1.1"): OwnTests(**tests)}
-    monkeypatch.setattr(on_releases, "own_tests", lambda *_, **__: found)
+    monkeypatch.setattr(on_releases, "own_tests", lambda *_, **__: (found, Traffic(7, 1)))
 
 
 def test_failed_tests_fail_the_command(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def matrices(
     for engine, patches in wanted.engines.items():
         made = _matrix(wanted, engine, patches, cache, index, jobs, run_tests)
         for wheel in made.whole:
-            screen.warn(f"{wheel}: downloaded whole: its source serves no parts of it")
+            screen.warn(f"{wheel}: downloaded whole, as its source serves no parts of it")
         moved = made.traffic.moved_bytes + pages.moved_bytes
         cost = f"{size(moved)} moved in {made.traffic.requests + pages.requests} requests" if moved else "nothing moved"
         releases = list(dict.fromkeys(cell.version for cell in made.cells))
@@ -142,7 +142,7 @@ def _matrix(
     if run_tests:
         from graftwork.harness.on_releases import own_tests
 
-        made = with_tests(made, own_tests(question, made.cells, cache, index, jobs=jobs))
+        made = with_tests(made, *own_tests(question, made.cells, cache, index, jobs=jobs))
     return made
 
 

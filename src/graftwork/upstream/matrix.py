@@ -19,7 +19,7 @@ from graftwork.patching.overlay import Overlay
 from graftwork.trees.cache import Cache
 from graftwork.trees.index import PackageIndex
 from graftwork.trees.tree import Tree
-from graftwork.upstream.matrix_cells import Cell, EditCell
+from graftwork.upstream.matrix_cells import Cell, EditCell, OwnTests
 from graftwork.upstream.matrix_moves import Comparison, Hashes, compare, comparisons
 from graftwork.upstream.matrix_work import Source, Unreadable, edited_files, plan_alone
 from graftwork.upstream.releases import FirstUse, Release, open_release
@@ -195,10 +195,11 @@ def _raise_all(errors: Sequence[tuple[type[GraftworkError], str, str]]) -> None:
     raise kind("; ".join(messages), hint=hint)
 
 
-def with_tests(matrix: Matrix, results: Mapping[tuple[str, str], Any]) -> Matrix:
-    """The matrix with what each patch's own tests said, by (patch, version)."""
+def with_tests(matrix: Matrix, results: Mapping[tuple[str, str], OwnTests], cost: Traffic) -> Matrix:
+    """The matrix with what each patch's own tests said, by (patch, version), and with what they cost."""
     cells = [
         msgspec.structs.replace(cell, tests=results.get((cell.patch, cell.version), cell.tests))
         for cell in matrix.cells
     ]
-    return replace(matrix, cells=cells)
+    moved, requests = matrix.traffic.moved_bytes + cost.moved_bytes, matrix.traffic.requests + cost.requests
+    return replace(matrix, cells=cells, traffic=Traffic(moved, requests))

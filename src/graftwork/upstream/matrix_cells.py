@@ -57,7 +57,7 @@ class OwnTests(Strict, frozen=True, kw_only=True):
 
 
 class Cell(Strict, frozen=True, kw_only=True):
-    """One patch in one release. ``bytes`` are those moved for it: the sum over all cells is what a run moved.
+    """One patch in one release. ``bytes`` are those moved for it: the sum over all cells is what planning moved.
 
     What a release costs before its first file (directory, RECORD) is in the first cell that needed it.
     ``trust`` says why the wheel's bytes are believed, see `graftwork.upstream.releases.Release`.
