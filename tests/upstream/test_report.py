@@ -102,7 +102,7 @@ def test_every_cell_leads_to_its_reason(toy: Catalog) -> None:
         ids = [found["id"] for _, found in tags if "id" in found]
         links = [found["href"] or "" for tag, found in tags if tag == "a" and (found["href"] or "").startswith("#")]
         assert len(ids) == len(set(ids))
-        assert len([link for link in links if link.startswith("#why-")]) == len(CELLS)
+        assert len([link for link in links if link.startswith("#why--")]) == len(CELLS)
         assert {link[1:] for link in links} <= set(ids)
 
 

@@ -62,11 +62,11 @@ def _cell(cell: Cell | None, patch: str, version: str) -> str:
 
 def reasons(cells: Sequence[Cell]) -> str:
     """Why each cell is what it is: the reasons, and what moved under each edit that does not apply."""
-    parts = []
+    parts, order = [], versions_of(cells)
     for patch in patches_of(cells):
         parts.append(f"<h3>{esc(patch)}</h3>")
-        row = sorted((cell for cell in cells if cell.patch == patch), key=lambda c: versions_of(cells).index(c.version))
-        parts += [_reason(cell) for cell in row]
+        row = [cell for cell in cells if cell.patch == patch]
+        parts += [_reason(cell) for cell in sorted(row, key=lambda cell: order.index(cell.version))]
     return "\n".join(parts)
 
 

@@ -56,5 +56,8 @@ def listed(items: Iterable[str]) -> str:
 
 
 def anchor(*parts: str) -> str:
-    """An id for a place in the page, from any text."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+    """An id for a place in the page, and the end of a link to it; other parts give another id.
+
+    Patch ids and versions hold no two hyphens in a row, so that two join them without doubt.
+    """
+    return "--".join(re.sub(r"[^A-Za-z0-9._/+!-]", "-", part) for part in parts)
