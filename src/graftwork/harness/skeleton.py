@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from packaging.version import Version
 
 from graftwork.catalog.catalog import Catalog
@@ -65,8 +66,8 @@ def skeleton(name: str, change: Incoming, over: Overlay, version: Version, today
             edits.append(NewFile(id=f"file-{len(files)}", path=path, source=source))
         else:
             texts[path] = (old.decode("utf-8"), new.decode("utf-8"))
-    cuts = recut.cut_all(texts)
-    spec = _spec(name, change, [*edits, *cuts], markers, version, today, ref)
+    reasoned = [_reasons(edit) for edit in [*edits, *recut.cut_all(texts)]]
+    spec = _spec(name, change, reasoned, markers, version, today, ref)
     files |= {
         "patch.toml": toml_text(table_of(spec)).encode("utf-8"),
         "README.md": _readme(spec, change).encode("utf-8"),
@@ -170,17 +171,24 @@ def _spec(
     )
 
 
+def _reasons(edit: Edit) -> Edit:
+    """*edit* with a place for the reason of each hunk."""
+    why = f"{TODO}: why this hunk"
+    if isinstance(edit, Anchor):
+        return msgspec.structs.replace(edit, hunk=[msgspec.structs.replace(hunk, why=why) for hunk in edit.hunk])
+    return msgspec.structs.replace(edit, why=why)
+
+
+def _places(edit: Edit) -> list[str]:
+    """Where each hunk of an edit is."""
+    if isinstance(edit, Anchor):
+        return [f"`{edit.file}`, `{edit.scope}`" if edit.scope else f"`{edit.file}`"] * len(edit.hunk)
+    return [f"`{edit.path}`, new"] if isinstance(edit, NewFile) else []
+
+
 def _readme(spec: PatchFile, change: Incoming) -> str:
-    hunks = [
-        f"{edit.file}, {edit.scope or 'the whole file'}"
-        for edit in spec.edit
-        if isinstance(edit, Anchor)
-        for _ in edit.hunk
-    ]
-    hunks += [f"{edit.path} (new)" for edit in spec.edit if isinstance(edit, NewFile)]
-    numbered = "\n".join(
-        f"{number}. `{where}`: {TODO}: what it does, and why here" for number, where in enumerate(hunks, 1)
-    )
+    places = [place for edit in spec.edit for place in _places(edit)]
+    numbered = "\n".join(f"{number}. {place}: {TODO}: what it does" for number, place in enumerate(places, 1))
     outside = "\n".join(f"- `{path}`: {TODO}: why the patch is whole without it" for path in change.left_out)
     left = f"\n## What upstream changes besides\n\n{outside}\n" if outside else ""
     return f"""# {spec.id}
