@@ -87,8 +87,12 @@ def test_only_the_named_patch(tmp_path: Path) -> None:
     assert done.stdout.endswith("no patch is needed here: there is nothing to prove\n")
     wrong = prove(toy, "t", "--tree", toy.tree, "--patch", "toy/other")
     assert wrong.returncode == 2
-    assert "no patch 'toy/other' in t" in wrong.stderr
-    assert "known: toy/idle, toy/rows" in wrong.stderr
+    assert "no patch 'toy/other'" in wrong.stderr
+    toy.target(lambda text: text.replace('["toy/idle", "toy/rows"]', '["toy/rows"]'))
+    elsewhere = prove(toy, "t", "--tree", toy.tree, "--patch", "idle")
+    assert elsewhere.returncode == 2
+    assert "no patch 'toy/idle' in t" in elsewhere.stderr
+    assert "known: toy/rows" in elsewhere.stderr
 
 
 def test_a_tree_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Copy:
                 planned = plan(tree, catalog.patches(target), engine_of(target, None, None), target.optional)
                 (patch,) = (item.patch for item in planned.pending if item.patch.id == self.name)
                 stage = Some(planned, tree, patch, catalog.mutants(patch), sorts=sorts)
-                rows = prove([(TARGET, stage)], at_once=2, preload=["torch"])
+                rows = list(prove([(TARGET, stage)], at_once=2, preload=["torch"]))
         except UnreachableError as error:
             pytest.skip(f"the package index is not reachable: {error}")
         return {row.variant.name: row for row in rows}

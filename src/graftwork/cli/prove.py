@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("prove")
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
-@click.option("--patch", "only", metavar="ID", multiple=True, help="Only this patch; may be given more than once.")
+@click.option("--patch", "only", metavar="ID", multiple=True, help="Only this patch, by id or name; may be repeated.")
 @options.tree_option()
 @click.option("--jobs", "-j", type=click.IntRange(min=1), help="Test runs at one time (default: the processors).")
 @click.option(
@@ -52,14 +52,14 @@ def command(
     screen = Screen(as_json=as_json, quiet=quiet)
     found = Catalog.find(catalog)
     wanted = [found.target(name) for name in targets or found.target_names]
-    _check_only(found, wanted, only)
+    only = _ids(found, wanted, only)
     if junit:
         _write(junit, b"")  # an old report must not outlive a run that fails, nor a run its report
     with ExitStack() as stack:
         stages = [pair for target in wanted for pair in _stages(found, target, only, folder, screen, stack)]
         preload = check_requirements([stage.patch.folder / "tests" for _, stage in stages])
-        rows = prove(stages, at_once=jobs or os.cpu_count() or 1, limit=limit, preload=preload)
-    report.show(rows, screen)
+        at_once = jobs or len(os.sched_getaffinity(0))
+        rows = report.show(prove(stages, at_once=at_once, limit=limit, preload=preload), screen)
     if junit:
         _write(junit, report.junit(rows))
     faults = [row for row in rows if row.verdict.fault]
@@ -81,11 +81,14 @@ def command(
     return error.exit_code
 
 
-def _check_only(found: Catalog, wanted: list[Target], only: tuple[str, ...]) -> None:
-    for name in only:
+def _ids(found: Catalog, wanted: list[Target], only: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids of the patches that were named, each of which a target must have."""
+    ids = tuple(found.patch_id_of(name) for name in only)
+    for name in ids:
         if not any(name in target.patches for target in wanted):
             known = ", ".join(dict.fromkeys(each for target in wanted for each in target.patches))
             raise UsageError(f"no patch {name!r} in {', '.join(each.name for each in wanted)}", hint=f"known: {known}")
+    return ids
 
 
 def _stages(

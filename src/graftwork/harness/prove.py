@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,45 +28,53 @@ class Row:
 
 
 @dataclass
-class _Runs:
-    """Tests of a patch on the same files of the same release are run once, for all targets."""
+class _Matrix:
+    """The variants of one patch of one target, each with the key of its run ('' where there is nothing to run)."""
 
-    stages: Iterable[tuple[str, Stage]]
-    limit: float
-    variants: list[tuple[str, str, Variant, str]] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
+    target: str
+    stage: Stage
+    variants: list[tuple[Variant, str]] = field(default_factory=list)
+    whole: bool = False
 
-    def jobs(self) -> Iterator[tuple[str, Job]]:
-        for target, stage in self.stages:
-            version = str(stage.plan.engine.version)
-            for variant in stage.variants():
-                key = _key(stage.patch.id, version, variant) if variant.files else ""
-                self.variants.append((target, stage.patch.id, variant, key))
-                if key and key not in self.asked:
-                    self.asked.add(key)
-                    tests, engine = stage.patch.folder / "tests", stage.patch.id.partition("/")[0]
-                    yield key, Job(tests, variant.files, engine, version, COUNTS[variant.sort], self.limit)
+    def rows(self, results: dict[str, Run]) -> Iterator[Row]:
+        for variant, key in self.variants:
+            run = results.get(key)
+            verdict = judge(variant, run)
+            yield Row(self.target, self.stage.patch.id, variant, verdict, run.seconds if run else 0.0)
 
 
 def prove(
-    stages: Iterable[tuple[str, Stage]],
-    *,
-    at_once: int,
-    limit: float = 300.0,
-    preload: Iterable[str] = (),
-    told: Callable[[int], None] = lambda done: None,
-) -> list[Row]:
-    """Judge every variant of the (target name, stage) pairs, in order. *told* hears how many runs are done."""
-    runs = _Runs(stages, limit)
+    stages: Iterable[tuple[str, Stage]], *, at_once: int, limit: float = 300.0, preload: Iterable[str] = ()
+) -> Iterator[Row]:
+    """Judge every variant of the (target name, stage) pairs; rows come in that order, as soon as a patch is done.
+
+    Tests of a patch on the same files of the same release are run once, for all targets. *limit* is in seconds.
+    """
+    waiting: deque[_Matrix] = deque()
     results: dict[str, Run] = {}
-    for key, run in run_all(runs.jobs(), at_once, preload):
+    for key, run in run_all(_jobs(stages, waiting, limit), at_once, preload):
         results[key] = run
-        told(len(results))
-    rows = []
-    for target, patch, variant, key in runs.variants:
-        run_of = results.get(key)
-        rows.append(Row(target, patch, variant, judge(variant, run_of), run_of.seconds if run_of else 0.0))
-    return rows
+        while waiting and waiting[0].whole and all(key in results for _, key in waiting[0].variants if key):
+            yield from waiting.popleft().rows(results)
+    for matrix in waiting:
+        yield from matrix.rows(results)
+
+
+def _jobs(stages: Iterable[tuple[str, Stage]], waiting: deque[_Matrix], limit: float) -> Iterator[tuple[str, Job]]:
+    """The runs that are needed, each once; what they are for is left in *waiting*."""
+    asked: set[str] = set()
+    for target, stage in stages:
+        matrix = _Matrix(target, stage)
+        waiting.append(matrix)
+        tests, engine = stage.patch.folder / "tests", stage.patch.id.partition("/")[0]
+        version = str(stage.plan.engine.version)
+        for variant in stage.variants():
+            key = _key(stage.patch.id, version, variant) if variant.files else ""
+            matrix.variants.append((variant, key))
+            if key and key not in asked:
+                asked.add(key)
+                yield key, Job(tests, variant.files, engine, version, COUNTS[variant.sort], limit)
+        matrix.whole = True
 
 
 def _key(patch: str, version: str, variant: Variant) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,19 +15,30 @@ from graftwork.ui import Screen
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def show(rows: Sequence[Row], screen: Screen) -> None:
-    """One table for each patch of each target: the variant, whether it is as it must be, and what noticed it."""
+def show(rows: Iterable[Row], screen: Screen) -> list[Row]:
+    """One table for each patch of each target, as rows come: the variant, whether it is as it must be, what noticed it.
+
+    Returns the rows.
+    """
+    seen: list[Row] = []
     for (target, patch), group in groupby(rows, key=lambda row: (row.target, row.patch)):
         screen.step(target, patch)
         lines, styles = [], []
         for row in group:
+            seen.append(row)
             fault = row.verdict.fault
             noticed = ", ".join(row.verdict.noticed) or ("inert" if row.variant.inert else "-")
             lines.append(
-                [_named(row), "FAILED" if fault else "ok", noticed, _short(fault or row.verdict.by or _idle(row))]
+                [
+                    _named(row),
+                    "FAILED" if fault else "ok",
+                    noticed,
+                    _short(fault or row.verdict.by or row.variant.inert),
+                ]
             )
             styles.append("bad" if fault else "good")
         screen.table(["variant", "", "noticed by", ""], lines, styles)
+    return seen
 
 
 def as_dict(rows: Sequence[Row]) -> dict[str, Any]:
@@ -79,10 +90,6 @@ def _named(row: Row) -> str:
         if row.variant.sort in ("hunk", "earlier", "mutant")
         else row.variant.name
     )
-
-
-def _idle(row: Row) -> str:
-    return row.variant.inert
 
 
 def _short(text: str) -> str:

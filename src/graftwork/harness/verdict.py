@@ -44,10 +44,12 @@ def judge(variant: Variant, run: Run | None) -> Verdict:
         noticed.append("marker")
     if killers:
         noticed.append("test")
-    return Verdict(tuple(noticed), _by(variant, killers), _fault(variant, run, killers, noticed))
+    return Verdict(tuple(noticed), _by(variant, run, killers), _fault(variant, run, killers, noticed))
 
 
-def _by(variant: Variant, killers: Sequence[Outcome]) -> str:
+def _by(variant: Variant, run: Run | None, killers: Sequence[Outcome]) -> str:
+    if variant.sort == "in":
+        return _instead(run).removeprefix(": ")
     if killers:
         first = killers[0]
         name = first.test.partition("::")[2] or first.test
