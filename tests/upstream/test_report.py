@@ -158,6 +158,7 @@ def test_what_asks_for_attention_is_said_first(toy: Catalog) -> None:
     text = Cells(made(toy)).text
     assert "example/toy#9 changes lines near rows[1] of toy/rows" in text
     assert "written for: open" in text and "first in 1.3" in text
+    assert "toy/rows: example/toy#7 is merged (2026-10-01), patch.toml assumes that it is open" in text
     drifted = [cell("1.0", "drifted") if c.version == "1.0" else c for c in CELLS]
     assert "toy/rows is drifted in t (1.0)" in Cells(made(toy, drifted)).text
     assert "toy/rows is drifted in t (1.0)" not in text

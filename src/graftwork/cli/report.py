@@ -49,7 +49,7 @@ def command(
     facts = gather(found, wanted.patches, cells, day)
     write(out, report(facts, f"graftwork {__version__} report"), screen)
     if as_json:
-        collisions = sum(len(seen.collisions) for seen in facts.seen.values())
+        collisions = sum(len(patch.upstream.collisions) for patch in facts.patches)
         screen.document(
             {
                 "file": str(out),

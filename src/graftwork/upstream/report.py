@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from datetime import date
 
 from graftwork.catalog.catalog import Catalog, Patch
-from graftwork.catalog.seen import UpstreamFile, load_seen
 from graftwork.catalog.targets import Target
 from graftwork.upstream import report_patches
 from graftwork.upstream.heat import heat_map, reasons
 from graftwork.upstream.matrix_cells import Cell, versions_of
+from graftwork.upstream.policy import OLDEST, problems
 from graftwork.upstream.report_page import anchor, esc, listed, page, table
-
-STALE_DAYS = 30  # older evidence is marked; `graftwork status --check` refuses it
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,6 @@ class Facts:
 
     targets: tuple[Target, ...]
     patches: tuple[Patch, ...]
-    seen: dict[str, UpstreamFile]
     cells: tuple[Cell, ...]
     today: date
 
@@ -39,8 +36,7 @@ def gather(catalog: Catalog, patches: Sequence[Patch], cells: Iterable[Cell], to
     """Read what the checkout holds about *patches*; a target counts when it lists one of them."""
     ids = {patch.id for patch in patches}
     targets = tuple(t for t in map(catalog.target, catalog.target_names) if ids & set(t.patches))
-    seen = {patch.id: load_seen(patch.folder, patch.spec) for patch in patches}
-    return Facts(targets, tuple(patches), seen, tuple(cell for cell in cells if cell.patch in ids), today)
+    return Facts(targets, tuple(patches), tuple(cell for cell in cells if cell.patch in ids), today)
 
 
 def report(facts: Facts, foot: str) -> str:
@@ -55,7 +51,7 @@ def report(facts: Facts, foot: str) -> str:
         '<h2 id="targets">Targets</h2>',
         _targets(facts),
         '<h2 id="patches">Patches</h2>',
-        *(report_patches.block(patch, facts.seen[patch.id], facts.today, STALE_DAYS) for patch in facts.patches),
+        *(report_patches.block(patch, facts.today) for patch in facts.patches),
         '<h2 id="threats">Anchors against open pull requests</h2>',
         _threats(facts),
         '<h2 id="ages">Age of evidence</h2>',
@@ -75,11 +71,12 @@ def _summary(facts: Facts) -> str:
             if state not in ("", "pending", "applied", "not-needed"):
                 needs.append(f"{esc(name)} is {esc(state)} in {esc(target.name)} ({esc(target.version)})")
     for patch in facts.patches:
-        for found in facts.seen[patch.id].collisions:
-            needs.append(f"{esc(found.ref)} changes lines near {esc(found.anchor)} of {esc(patch.id)}")
-    stale = [patch.id for patch in facts.patches if report_patches.stale(facts.seen[patch.id], facts.today, STALE_DAYS)]
-    if stale:
-        needs.append(f"what was seen upstream is older than {STALE_DAYS} days for {len(stale)} of {len(facts.patches)}")
+        for near in patch.upstream.collisions:
+            needs.append(f"{esc(near.ref)} changes lines near {esc(near.anchor)} of {esc(patch.id)}")
+    found = problems(facts.patches, facts.targets, facts.today)
+    needs += [f"{esc(item.patch)}: {esc(item.text)}" for item in found if item.kind != "stale"]
+    if stale := {item.patch for item in found if item.kind == "stale"}:
+        needs.append(f"what was seen upstream is older than {OLDEST} days for {len(stale)} of {len(facts.patches)}")
     versions = versions_of(facts.cells)
     span = f", {len(versions)} releases ({esc(versions[0])} to {esc(versions[-1])})" if versions else ""
     counts = f"{len(facts.targets)} targets, {len(facts.patches)} patches{span}."
@@ -122,7 +119,7 @@ def _threats(facts: Facts) -> str:
     """Every open pull request that changes lines near an anchor, and how far was looked."""
     rows, scans = [], []
     for patch in facts.patches:
-        seen = facts.seen[patch.id]
+        seen = patch.upstream
         for found in seen.collisions:
             ours, theirs = (f"{a}–{b}" for a, b in (found.ours, found.theirs))
             rows.append(
@@ -147,14 +144,14 @@ def _threats(facts: Facts) -> str:
 def _ages(facts: Facts) -> str:
     rows = []
     for patch in facts.patches:
-        seen = facts.seen[patch.id]
+        seen = patch.upstream
         dates = report_patches.dates(seen)
         measured = sorted(item.date for item in patch.spec.evidence if item.date)
         rows.append(
             (
                 f'<a href="#{anchor(patch.id)}">{esc(patch.id)}</a>',
-                report_patches.age(min(dates), facts.today, STALE_DAYS) if dates else "never",
-                report_patches.age(max(dates), facts.today, STALE_DAYS) if dates else "never",
+                report_patches.age(min(dates), facts.today) if dates else "never",
+                report_patches.age(max(dates), facts.today) if dates else "never",
                 f"{esc(measured[0])} to {esc(measured[-1])}" if measured else "undated",
                 f"{len(seen.refs)} of {len(patch.spec.upstream)}",
             )

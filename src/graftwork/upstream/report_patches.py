@@ -8,13 +8,14 @@ from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import NewFile, Upstream
 from graftwork.catalog.rules import edit_files
 from graftwork.catalog.seen import Seen, UpstreamFile
+from graftwork.upstream.policy import OLDEST
 from graftwork.upstream.report_page import anchor, esc, listed, table
 
 
-def block(patch: Patch, seen: UpstreamFile, today: date, stale_days: int) -> str:
+def block(patch: Patch, today: date) -> str:
     """Everything that the checkout says of one patch."""
-    spec = patch.spec
-    threads = [_thread_row(ref, seen, today, stale_days) for ref in spec.upstream]
+    spec, seen = patch.spec, patch.upstream
+    threads = [_thread_row(ref, seen, today) for ref in spec.upstream]
     searched = [f"{esc(one.date)}: {esc(one.what)} ({esc(one.how)})" for one in spec.searched]
     known = [(esc(item.kind), esc(item.text), esc(item.source), esc(item.date or "")) for item in spec.evidence]
     launch = [f"{esc(' '.join(_flags(one.env, one.args)))}: {esc(one.reason)}" for one in spec.launch]
@@ -48,25 +49,20 @@ def dates(seen: UpstreamFile) -> list[str]:
     return sorted(row.as_of for rows in (seen.refs, seen.contained, seen.scans) for row in rows)
 
 
-def stale(seen: UpstreamFile, today: date, stale_days: int) -> bool:
-    """Whether the oldest look at a thread is older than *stale_days*."""
-    return any((today - date.fromisoformat(row.as_of)).days > stale_days for row in seen.refs)
-
-
-def age(day: str, today: date, stale_days: int) -> str:
+def age(day: str, today: date) -> str:
     """A date with its age, marked where it is old."""
     days = (today - date.fromisoformat(day)).days
-    old = ' class="tag old"' if days > stale_days else ""
+    old = ' class="tag old"' if days > OLDEST else ""
     return f"<span{old}>{esc(day)} ({days} days)</span>"
 
 
-def _thread_row(ref: Upstream, file: UpstreamFile, today: date, stale_days: int) -> tuple[str, str, str, str, str]:
+def _thread_row(ref: Upstream, file: UpstreamFile, today: date) -> tuple[str, str, str, str, str]:
     seen = file.seen(ref.ref)
     name = thread(ref.ref, ref.kind)
     if seen is None:
         return name, esc(ref.relation), "not seen", "never", esc(ref.expect)
     title = f"<br>{esc(seen.title)}" if seen.title else ""
-    looked = f"{age(seen.as_of, today, stale_days)}<br>{esc(seen.method)}"
+    looked = f"{age(seen.as_of, today)}<br>{esc(seen.method)}"
     return name + title, esc(ref.relation), _state(ref, seen), looked, esc(ref.expect)
 
 
