@@ -85,6 +85,7 @@ lint: $(TESTED) ## Check style, types, and that generated files are up to date
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/schemas.py --check
+	@$(BIN)/graftwork lint --quiet
 	@$(BIN)/python scripts/upstream_status.py --ledger-check --quiet
 
 .PHONY: schemas
