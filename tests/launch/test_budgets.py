@@ -81,6 +81,16 @@ def test_bounds_that_do_not_nest(changes: dict[str, Any], says: str) -> None:
         rendered(VLLM, **changes)
 
 
+def test_what_the_users_arguments_say_counts_for_every_program() -> None:
+    grace = {"kind": "sglang-router", "args": ["--shutdown-grace-period-secs", "180"]}
+    found = rendered(SGLANG, router=grace)
+    assert component(found, "router").drain_s == 180
+    with pytest.raises(UsageError, match=r"300 s \+ 600 s"):
+        rendered(SGLANG, router={**grace, "args": ["--shutdown-grace-period-secs", "300"]})
+    found = rendered(SGLANG, router={"kind": "infera", "etcd": "e:1"}, decode__args=["--drain-timeout", "700.5"])
+    assert found.deployment.bounds.engine_s == component(found, "decode-0").drain_s == 701
+
+
 def test_stages_that_are_not_there_take_no_time() -> None:
     found = rendered(VLLM, bounds={"router_s": 200, "engine_s": 600, "store_s": 200})
     assert found.deployment.bounds.drain_s == 900

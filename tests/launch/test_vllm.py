@@ -136,7 +136,7 @@ def test_both_bounds_of_stopping_are_set_and_the_users_wins() -> None:
     assert component(found, "decode-0").env["VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"] == "600"
     found = rendered(VLLM, decode__args=["--shutdown_timeout=650"], bounds={"drain_s": 1000})
     assert component(found, "decode-0").argv[-2:] == ["--shutdown-timeout", "650"]
-    assert (found.deployment.bounds.engine_s, component(found, "prefill-0").drain_s) == (650, 650)
+    assert found.deployment.bounds.engine_s == component(found, "decode-0").drain_s == 650
 
 
 def test_network_devices_are_all_of_the_node_unless_said() -> None:
@@ -154,3 +154,29 @@ def test_mtp() -> None:
             "num_speculative_tokens": 2,
             "model": "/d",
         }
+
+
+WIDE = {"nodes": 2, "span": 2, "tp": 1, "dp": 16, "ep": True, "all_to_all": "deepep_low_latency", "seats": 96}
+
+
+@pytest.mark.parametrize("version", ["0.24.0", HISPARSE_WHEEL, "0.33.0"])
+@pytest.mark.parametrize("ranks", ["together", "apart"])
+def test_with_everything_on_every_version_has_the_arguments(version: str, ranks: str) -> None:
+    leg = {**WIDE, "ranks": ranks, "batch_tokens": 8192, "gpu_share": 0.8, "graph_batch": 64}
+    found = rendered(
+        VLLM,
+        version=version,
+        prefill=leg,
+        decode=leg,
+        mtp={"draft_model": "/d"},
+        kv_events={"legs": ["prefill", "decode"], "replay": True, "block_size": 64},
+        kv_cache_offload={"cpu_gib": 1, "disk_gib": 1, "disk_path": "/d"},
+        router={"kind": "vllm-router"},
+        model__context=1000,
+        model__kv_dtype="fp8_ds_mla",
+        model__reasoning_parser="glm45",
+        model__tool_call_parser="glm47",
+        model__trust_remote_code=True,
+        **({} if version == "0.24.0" else {"hisparse": SPARSE}),
+    )
+    assert len(found.deployment.components) == (10 if ranks == "together" else 38)

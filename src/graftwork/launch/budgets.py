@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from graftwork.errors import PolicyError, UsageError
 from graftwork.launch import hisparse, store
-from graftwork.launch.deployment import Bounds
+from graftwork.launch.deployment import STOP_ENGINES, Bounds
 from graftwork.launch.draft import Draft, Plan
 from graftwork.launch.topology import Engine, ranks_per_node
 from graftwork.launch.vllm import TIMEOUT
@@ -65,17 +67,17 @@ def seats(plan: Plan, engines: list[Engine]) -> None:
 
 
 def bounds(plan: Plan, drafts: list[Draft]) -> Bounds:
-    """The bounds of the deployment, with what the user said to the engines. UsageError when they do not nest."""
+    """The bounds of the deployment, and of each draft, with what the user said. UsageError when they do not nest."""
     wanted = plan.recipe.bounds
-    engine = max([wanted.engine_s, *(_says(draft) for draft in drafts)])
-    found = Bounds(engine_s=engine, drain_s=wanted.drain_s, lead_s=wanted.lead_s)
+    for draft in drafts:
+        draft.drain_s = max(draft.drain_s, _says(draft))
+    stages = {order: max([d.drain_s for d in drafts if d.order == order], default=0) for order in (0, 1, 2)}
+    found = Bounds(engine_s=stages[STOP_ENGINES], drain_s=wanted.drain_s, lead_s=wanted.lead_s)
     if not found.engine_s < found.drain_s < found.lead_s:
         raise UsageError(
             f"bounds do not nest: engine {found.engine_s} s < drain {found.drain_s} s < lead {found.lead_s} s",
             hint="raise drain_s and lead_s in [bounds]; the engine's counts with what its arguments say",
         )
-    stages = {order: max([d.drain_s for d in drafts if d.order == order], default=0) for order in (0, 1, 2)}
-    stages[1] = max(stages[1], engine)
     if sum(stages.values()) >= found.drain_s:
         said = " + ".join(f"{seconds} s" for seconds in stages.values())
         raise UsageError(
@@ -85,9 +87,19 @@ def bounds(plan: Plan, drafts: list[Draft]) -> Bounds:
     return found
 
 
+# How long a program takes at most once it is told to end: vLLM, Infera's wrapper, sglang-router.
+_SHUTDOWN = ("--shutdown-timeout", "--drain-timeout", "--shutdown-grace-period-secs")
+
+
 def _says(draft: Draft) -> int:
-    """The longest shutdown that an engine's own arguments and environment allow it."""
-    said: list[str | None] = []
-    if draft.args is not None and "--shutdown-timeout" in draft.args.table.flags:
-        said = [draft.args.value("--shutdown-timeout"), draft.env.value(TIMEOUT)]
-    return max([int(float(value)) for value in said if value and value.replace(".", "", 1).isdecimal()], default=0)
+    """Seconds that a program's own arguments and environment allow it for stopping, 0 where they do not say."""
+    if draft.args is None:
+        return 0
+    said = [draft.args.value(name) for name in _SHUTDOWN if name in draft.args.table.flags]
+    return max(
+        [ceil(float(value)) for value in [*said, draft.env.value(TIMEOUT)] if value and _is_number(value)], default=0
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()

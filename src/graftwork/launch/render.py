@@ -58,17 +58,13 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
     budgets.seats(plan, found)
     bounds = budgets.bounds(plan, drafts)
     finished = [draft.finish() for draft in drafts]
-    components = [
-        msgspec.structs.replace(each, drain_s=max(each.drain_s, bounds.engine_s)) if each.order == 1 else each
-        for each, _ in finished
-    ]
     deployment = Deployment(
         name=recipe.name,
         engine=recipe.engine,
         version=plan.release.version,
         nodes=node_count(recipe),
         node=Node(gpus=recipe.node.gpus, memory_gib=recipe.node.memory_gib, cpus=recipe.node.cpus),
-        components=components,
+        components=[component for component, _ in finished],
         bounds=bounds,
         image=Image(target=contents.target, reference=recipe.image, interpreter=contents.interpreter),
         sbatch=recipe.slurm.options,

@@ -92,7 +92,9 @@ def _client(plan: Plan, store: KvCacheOffload, master: int, node: int) -> Draft:
     draft.word(f"-protocol={store.protocol}", why="how blocks move")
     if store.device:
         draft.word(f"-device_names={escape(store.device)}", why="the devices of the recipe")
-    draft.word(f"-global_segment_size={int(store.cpu_gib * GIB)}", why="what this node gives: cpu_gib of the recipe")
+    count = len(nodes_in_scope(plan.recipe))
+    why = f"what this node gives; {count} nodes make a pool of {count * store.cpu_gib:g} GiB"
+    draft.word(f"-global_segment_size={int(store.cpu_gib * GIB)}", why=why)
     if store.disk_gib:
         draft.word("-enable_offload=true", why="blocks go on to disk")
         draft.env.add("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", escape(store.disk_path), "the disk tier")
