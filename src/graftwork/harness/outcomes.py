@@ -53,7 +53,7 @@ class Recorder:
             self._add(self._failed(item.nodeid, report.when or "", error))
         elif report.outcome == "skipped":
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else getattr(report, "wasxfail", "")
-            self._add(Outcome(item.nodeid, "skipped", report.when or "", str(reason)))
+            self._add(Outcome(item.nodeid, "skipped", report.when or "", str(reason).removeprefix("Skipped: ")))
         elif report.when == "call":
             self._add(Outcome(item.nodeid, "passed"))
         if any(outcome.kind in self.enough for outcome in self.outcomes):
