@@ -255,7 +255,7 @@ def test_a_run_ends_at_the_first_outcome_that_counts(tmp_path: Path) -> None:
 def test_no_tests_is_trouble(tmp_path: Path) -> None:
     tests = folder_of(tmp_path, "")
     ((_, run),) = run_all([("none", Job(tests, {"toy/pool.py": b""}, "toy", "1.0"))], 1)
-    assert run.trouble == "pytest: there are no tests"
+    assert run.trouble == "pytest ended with exit code 5 (no tests collected)"
 
 
 def test_the_environment_of_the_caller_does_not_reach_the_tests(

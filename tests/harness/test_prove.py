@@ -29,6 +29,7 @@ FAULTS = {
     "fixture_error": ("patch out", r"test_count breaks in its setup \(AssertionError: "),
     "collection_error": ("patch out", r"test_rows.py breaks in its collection \(.*ValueError"),
     "fails_anyway": ("all in", r"1 tests fail on the patched tree, first .*::test_count: AssertionError"),
+    "exits_early": ("all in", r"pytest ended with exit code 2 \(interrupted\)"),
     "ends_the_process": ("all in", r"the test process died \(exit code 0\)"),
 }
 SORTS = {"all in": "in", "patch out": "out", "markers, stock logic": "markers"}

@@ -77,7 +77,8 @@ def run_all(jobs: Iterable[tuple[K, Job]], at_once: int, preload: Iterable[str] 
     context.set_forkserver_preload([*PRELOAD, *preload])
     waiting, running = iter(jobs), list[_Started[K]]()
     more = True
-    with tempfile.TemporaryDirectory(prefix="graftwork-prove-") as root:
+    # What a test left running may still write while it dies: that is no reason to fail.
+    with tempfile.TemporaryDirectory(prefix="graftwork-prove-", ignore_cleanup_errors=True) as root:
         try:
             while more or running:
                 while more and len(running) < at_once:
@@ -112,7 +113,7 @@ def _ended(running: list[_Started[K]]) -> Iterator[tuple[K, Run]]:
         running.remove(each)
         trouble = f"the tests did not end in {each.limit:.0f} s" if late else ""
         result = _result(each.folder, each.process.exitcode, trouble)
-        shutil.rmtree(each.folder)
+        shutil.rmtree(each.folder, ignore_errors=True)
         yield each.key, Run(*result, round(seconds, 3))
 
 
@@ -172,12 +173,21 @@ def _pytest(job: Job, tree: Path) -> tuple[list[Outcome], str]:
     arguments = ["-q", "--tb=native", "-c", os.devnull, f"--rootdir={job.tests.parent}", "--import-mode=importlib"]
     arguments += ["-p", "no:cacheprovider", "-p", "graftwork.harness.plugin", f"--engine={job.engine}"]
     arguments += [f"--engine-tree={tree}", str(job.tests)]
-    code = pytest.main(arguments, plugins=[recorder])
-    known = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
-    if code in known or recorder.outcomes:
-        return recorder.outcomes, ""
-    reasons = {pytest.ExitCode.NO_TESTS_COLLECTED: "there are no tests", pytest.ExitCode.USAGE_ERROR: "usage error"}
-    return recorder.outcomes, f"pytest: {reasons.get(pytest.ExitCode(code), f'exit code {int(code)}')}"
+    code = int(pytest.main(arguments, plugins=[recorder]))
+    return recorder.outcomes, _trouble(code, recorder.outcomes)
+
+
+def _trouble(code: int, outcomes: list[Outcome]) -> str:
+    """Why pytest did not come to its end; '' if it did, or if its outcomes say why not."""
+    from pytest import ExitCode
+
+    skipped_as_a_whole = code == ExitCode.NO_TESTS_COLLECTED and outcomes
+    uncollected = any(outcome.kind == "broken" and outcome.phase == "collection" for outcome in outcomes)
+    explained = skipped_as_a_whole or (code == ExitCode.INTERRUPTED and uncollected)
+    if code in (ExitCode.OK, ExitCode.TESTS_FAILED) or explained:
+        return ""
+    names = {item.value: item.name.lower().replace("_", " ") for item in ExitCode}
+    return f"pytest ended with exit code {code} ({names.get(code, 'a code of its own')})"
 
 
 def _settle_hypothesis() -> None:
