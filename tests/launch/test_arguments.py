@@ -161,6 +161,24 @@ def test_the_users_word_must_hold_what_is_demanded(said: list[str], fine: bool) 
             arguments.demand(MTP, "the drafts differ")
 
 
+@pytest.mark.parametrize(
+    ("said", "fine"), [("a.b=2", True), ("a.b=3", False), ("a.c=3", True), ("x=1", True), ("a=2", False)]
+)
+def test_one_key_must_not_be_against_what_is_demanded(said: str, fine: bool) -> None:
+    arguments = Arguments(VLLM, [f"--attention-config.{said}"])
+    if fine:
+        arguments.demand(["--attention-config", '{"a":{"b":2}}'], "why")
+        assert json.loads(words(arguments)[1])["a"]["b"] == 2
+    else:
+        with pytest.raises(UsageError, match="against what the image demands"):
+            arguments.demand(["--attention-config", '{"a":{"b":2}}'], "why")
+
+
+def test_a_deprecated_name_must_not_be_against_what_is_demanded() -> None:
+    with pytest.raises(UsageError, match="against what the image demands"):
+        Arguments(SGLANG, ["--cuda-graph-max-bs", "64"]).demand(["--cuda-graph-max-bs-decode", "8"], "why")
+
+
 def test_a_demand_cannot_be_dropped() -> None:
     with pytest.raises(UsageError, match="demanded and dropped"):
         Arguments(SGLANG, drop=["--json-model-override-args"]).demand(MTP, "why")

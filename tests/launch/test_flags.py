@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from graftwork.errors import GraftworkError, UsageError
 from graftwork.launch import flags
 from graftwork.launch.definitions import Flag, parser_flags, sglang_flags, vllm_flags
 from graftwork.launch.flags import TableFile, render_table, stored, table
+from graftwork.launch.releases import release
 from graftwork.trees.folder import FolderTree
 
 SGLANG = {
@@ -259,6 +261,12 @@ def test_the_surface_that_the_specification_names(label: str) -> None:
     for name in ABSENT[label]:
         with pytest.raises(UsageError):
             known.flag(name)
+
+
+@pytest.mark.parametrize("name", [name for name in stored() if name.rpartition("-")[0] in ("sglang", "vllm")])
+def test_every_engine_version_with_a_table_has_its_facts(name: str) -> None:
+    engine, _, version = name.rpartition("-")
+    assert release(cast(Any, engine), version).table == version
 
 
 def test_no_table_of_a_version_that_nobody_read() -> None:

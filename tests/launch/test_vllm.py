@@ -108,6 +108,8 @@ def test_hisparse_of_our_patch_has_the_keys_of_the_fork() -> None:
         ({"hisparse": SPARSE, "decode__seats": 8}, r"0\.24\.0 has no HiSparse"),
         ({"hisparse": SPARSE, "version": HISPARSE_WHEEL}, "HiSparse needs seats"),
         ({"hisparse": SPARSE, "version": HISPARSE_WHEEL, "node__arch": "aarch64"}, "not for aarch64"),
+        ({"hisparse": SPARSE, "version": HISPARSE_WHEEL, "node__platform": "rocm"}, "is for CUDA"),
+        ({"hisparse": SPARSE, "version": "0.33.0", "node__platform": "rocm"}, "is for CUDA"),
         ({"hisparse": {**SPARSE, "eager_host_mirror": True}, "version": HISPARSE_WHEEL}, "newer"),
         ({"hisparse": {**SPARSE, "host_to_device_ratio": 2}, "version": "0.33.0"}, "a key of SGLang"),
         ({"hisparse": {**SPARSE, "device_buffer_size": 1024}, "version": "0.33.0"}, "below the model's top-k"),

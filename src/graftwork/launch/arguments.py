@@ -60,7 +60,8 @@ class Arguments:
         for given in self._user:
             if given.flag.deprecated:
                 instead = f": {given.flag.instead} took its place" if given.flag.instead else ""
-                self.warnings.append(f"{given.flag.name} is deprecated in {self.table.label}{instead}")
+                text = f"{given.flag.name} is deprecated in {self.table.label}{instead}"
+                self.warnings += [] if text in self.warnings else [text]
 
     def add(self, name: str, *values: object, why: str) -> None:
         """Derive one flag. A dict becomes JSON; strings in it and single values may hold placeholders."""
@@ -95,7 +96,7 @@ class Arguments:
             if name in self._dropped:
                 raise UsageError(f"{name} is demanded and dropped: {why}", hint=f"take it out of drop: {name}")
             for said in self._user:
-                if said.flag.name == name and not said.holds(given):
+                if _slot(said.flag) == _slot(given.flag) and not said.holds(given):
                     raise UsageError(
                         f"{said} is against what the image demands: {given}. {why}",
                         hint="give a value that holds it, or leave it out: it is added",

@@ -8,10 +8,9 @@ from graftwork.errors import PolicyError, UsageError
 from graftwork.launch import hisparse, store
 from graftwork.launch.deployment import STOP_ENGINES, Bounds
 from graftwork.launch.draft import Draft, Plan
+from graftwork.launch.recipe import GIB
 from graftwork.launch.topology import Engine, ranks_per_node
 from graftwork.launch.vllm import TIMEOUT
-
-GIB = 1 << 30
 
 
 def host_memory(plan: Plan, engines: list[Engine]) -> dict[int, dict[str, float]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from graftwork.launch.arguments import Arguments, Line
+from graftwork.launch.arguments import Arguments, Line, Origin
 from graftwork.launch.demands import Contents
 from graftwork.launch.deployment import STOP_ENGINES, Component, Order, Ready, Role
 from graftwork.launch.environment import Environment
+from graftwork.launch.placeholders import escape
 from graftwork.launch.recipe import Recipe
 from graftwork.launch.releases import Release
 
@@ -52,7 +54,7 @@ class Draft:
     order: Order = STOP_ENGINES
     args: Arguments | None = None
     env: Environment = field(default_factory=lambda: Environment({}))
-    plain: list[Line] = field(default_factory=list)
+    plain: list[tuple[tuple[str, ...], Origin, str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     gpus: list[int] = field(default_factory=list)
@@ -60,12 +62,16 @@ class Draft:
 
     def word(self, *words: str, why: str) -> None:
         """Words of a program without a table of arguments."""
-        self.plain.append(Line("\0".join(words), "derived", why))
+        self.plain.append((words, "derived", why))
+
+    def said(self, words: Sequence[str]) -> None:
+        """The user's words for such a program, as they are."""
+        self.plain += [((escape(word),), "user", "given by the recipe's user") for word in words]
 
     def finish(self) -> tuple[Component, Explained]:
         """The component, and the reasons."""
-        words = [word for line in self.plain for word in line.text.split("\0")]
-        lines = [Line(" ".join(line.text.split("\0")), line.origin, line.reason) for line in self.plain]
+        words = [word for each, _, _ in self.plain for word in each]
+        lines = [Line(" ".join(each), origin, why) for each, origin, why in self.plain]
         if self.args is not None:
             checked, said = self.args.finish()
             words, lines = [*words, *checked], [*lines, *said]

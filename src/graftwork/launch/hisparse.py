@@ -11,7 +11,6 @@ from graftwork.launch.topology import Engine
 
 TOPK = 2048  # index_topk of the GLM-5.x and DeepSeek-V3.2 configurations
 ROW_BYTES = {"bf16": 1152, "fp8": 656}  # of one token in one layer (vllm/v1/kv_cache_interface.py, MLAAttentionSpec)
-GIB = 1 << 30
 
 
 def check(plan: Plan) -> None:
@@ -30,6 +29,8 @@ def check(plan: Plan) -> None:
             f"{release.engine} {release.version} has HiSparse for {have}, not for {arch}",
             hint="leave [hisparse] out on this architecture",
         )
+    if plan.platform not in release.hisparse_platforms:
+        raise UsageError(f"HiSparse of {release.engine} {release.version} is for CUDA, the nodes are {plan.platform}")
     if wanted.host_to_device_ratio is not None and release.hisparse != "sglang":
         raise UsageError("hisparse.host_to_device_ratio is a key of SGLang", hint="vLLM takes host_pool_gib")
     if wanted.eager_host_mirror is not None and release.hisparse != "connector":

@@ -8,11 +8,11 @@ from graftwork.launch.deployment import STOP_LAST, Ready
 from graftwork.launch.draft import Draft, Plan
 from graftwork.launch.flags import table
 from graftwork.launch.placeholders import escape
+from graftwork.launch.recipe import GIB
 from graftwork.launch.topology import Engine
 from graftwork.launch.values import read_json
 
 BACKEND, EXTRA = "--hicache-storage-backend", "--hicache-storage-backend-extra-config"
-GIB = 1 << 30
 
 
 def socket_of(node: int) -> str:

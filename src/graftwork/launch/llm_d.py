@@ -50,8 +50,7 @@ def _picker(plan: Plan, wanted: Router) -> Draft:
     draft.word("--metrics-port={port:metrics}", why="9090, the default, may be taken")
     draft.word("--secure-serving=false", why="Envoy asks without TLS on the same node")
     draft.word("--config-file={run}/epp/config.yaml", why="the picker's configuration in the recipe")
-    for word in wanted.args:
-        draft.word(escape(word), why="given by the recipe's user")
+    draft.said(wanted.args)
     return draft
 
 

@@ -17,6 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+GIB = 1 << 30
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Gib = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]

@@ -27,12 +27,18 @@ class Release:
     table: str
     hisparse: HiSparseForm
     hisparse_archs: frozenset[str] = frozenset({"x86_64", "aarch64"})
+    hisparse_platforms: frozenset[str] = frozenset({"cuda", "rocm"})
     decode_radix_with: frozenset[str] = frozenset()
 
 
 # sglang/srt/arg_groups/pd_disaggregation_hook.py: none until 0.5.16; speculative_hook.py of 0.5.23 takes these three.
-_RADIX = {"0.5.15.post1": frozenset[str](), "0.5.16": frozenset[str]()}
-_RADIX["0.5.23"] = frozenset({"EAGLE", "EAGLE3", "DSPARK"})
+_RADIX: dict[str, frozenset[str]] = {
+    "0.5.15.post1": frozenset(),
+    "0.5.16": frozenset(),
+    "0.5.23": frozenset({"EAGLE", "EAGLE3", "DSPARK"}),
+}
+# vllm/config/vllm.py of 0.33.0; the fork is built for CUDA alone.
+_CUDA = frozenset({"cuda"})
 # NEXTN is another name of EAGLE (sglang/srt/arg_groups/speculative_hook.py).
 ALIASES = {"NEXTN": "EAGLE"}
 
@@ -48,17 +54,15 @@ def release(engine: Literal["sglang", "vllm"], version: str, patches: frozenset[
         raise UsageError(str(error)) from None
     if engine == "sglang":
         _known(engine, version)
-        return Release(engine, version, version, "sglang", decode_radix_with=_RADIX.get(version, frozenset()))
+        return Release(engine, version, version, "sglang", decode_radix_with=_RADIX[version])
     if re.search(r"(^|[.])hisparse([.]|$)", parsed.local or "") and parsed.release[:2] == (0, 24):
-        return Release(engine, version, "0.24.0", "attention-config", frozenset({"x86_64"}))
+        return Release(engine, version, "0.24.0", "attention-config", frozenset({"x86_64"}), _CUDA)
     table = parsed.public
     _known(engine, table)
-    form: HiSparseForm = "none"
     if parsed >= Version("0.30.0"):
-        form = "connector"
-    elif any(patch == PATCH or patch.startswith(PATCH + "-") for patch in patches):
-        form = "attention-config"
-    return Release(engine, version, table, form)
+        return Release(engine, version, table, "connector", hisparse_platforms=_CUDA)
+    patched = any(patch == PATCH or patch.startswith(PATCH + "-") for patch in patches)
+    return Release(engine, version, table, "attention-config" if patched else "none")
 
 
 def _known(engine: str, version: str) -> None:

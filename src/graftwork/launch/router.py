@@ -125,8 +125,7 @@ def _events(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft], n
 
 def _own(wanted: Router, draft: Draft, engines: list[Draft]) -> None:
     """A program of the user's: it is told by its environment where everything is."""
-    for word in wanted.args:
-        draft.word(escape(word), why="given by the recipe's user")
+    draft.said(wanted.args)
     draft.env.add("GRAFTWORK_PORT", "{port:http}", "where it is expected to answer")
     for role in ("prefill", "decode", "mixed"):
         urls = [url(each) for each in engines if each.role == role]

@@ -11,12 +11,11 @@ from typing import Any
 from graftwork.launch.deployment import STOP_LAST, Ready
 from graftwork.launch.draft import Draft, Plan
 from graftwork.launch.placeholders import escape
-from graftwork.launch.recipe import KvCacheOffload, Recipe
+from graftwork.launch.recipe import GIB, KvCacheOffload, Recipe
 from graftwork.launch.topology import Engine, node_count, role_of
 from graftwork.launch.values import template
 
 MASTER = "store-master"
-GIB = 1 << 30
 
 
 def nodes_in_scope(recipe: Recipe) -> list[int]:
@@ -68,8 +67,7 @@ def _master(plan: Plan, store: KvCacheOffload, node: int) -> Draft:
     draft.word(f"-default_kv_lease_ttl={lease}", why="the default is seconds: blocks would go before decode reads them")
     if store.disk_gib:
         draft.word("-enable_offload=true", why="the store has a disk tier")
-    for word in store.master_args:
-        draft.word(escape(word), why="given by the recipe's user")
+    draft.said(store.master_args)
     return draft
 
 
@@ -100,8 +98,7 @@ def _client(plan: Plan, store: KvCacheOffload, master: int, node: int) -> Draft:
         draft.env.add("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", escape(store.disk_path), "the disk tier")
         limit = int(store.disk_gib * GIB)
         draft.env.add("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", limit, "the room of the disk tier")
-    for word in store.client_args:
-        draft.word(escape(word), why="given by the recipe's user")
+    draft.said(store.client_args)
     return draft
 
 

@@ -31,11 +31,11 @@ class Given:
     def holds(self, demanded: Given) -> bool:
         """Whether it says what is demanded; of JSON objects, every key of the demanded one with its value."""
         wanted = read_json(demanded.values[0]) if len(demanded.values) == 1 else None
-        if self.key:
-            return not isinstance(wanted, dict) or self.key not in wanted or wanted[self.key] == _loose(self.values[0])
         known = read_json(self.values[0]) if len(self.values) == 1 else None
+        if self.key and isinstance(wanted, dict):
+            known = _set_key(read_json(demanded.values[0]), self)
         if isinstance(wanted, dict) and isinstance(known, dict):
-            return all(key in known and known[key] == value for key, value in wanted.items())
+            return _over(known, wanted) == known
         return (self.values, self.negated) == (demanded.values, demanded.negated)
 
 
@@ -93,7 +93,14 @@ def merged(known: str, demanded: Given) -> str | None:
     """The JSON object *known* (a template) with a demanded one laid over it; None where either is none."""
     wanted = read_json(demanded.values[0]) if len(demanded.values) == 1 else None
     data = _load(known)
-    return _dump(data | wanted) if isinstance(wanted, dict) and isinstance(data, dict) else None
+    return _dump(_over(data, wanted)) if isinstance(wanted, dict) and isinstance(data, dict) else None
+
+
+def _over(known: Any, wanted: Any) -> Any:
+    """*known* with *wanted* laid over it: objects key by key, anything else as a whole."""
+    if not isinstance(known, dict) or not isinstance(wanted, dict):
+        return wanted
+    return {**known, **{key: _over(known.get(key), value) for key, value in wanted.items()}}
 
 
 def with_key(known: str, given: Given) -> str:
@@ -101,12 +108,18 @@ def with_key(known: str, given: Given) -> str:
     data = _load(known)
     if not isinstance(data, dict):
         raise UsageError(f"{given.flag.name} is no JSON object, {given} cannot set a key of it")
+    return _dump(_set_key(data, given))
+
+
+def _set_key(data: dict[str, Any], given: Given) -> dict[str, Any]:
     *parents, last = given.key.split(".")
     inner = data
     for parent in parents:
-        inner = inner.setdefault(parent, {})
+        if not isinstance(inner.setdefault(parent, {}), dict):
+            raise UsageError(f"{given.flag.name}: {parent} is no JSON object, {given} cannot set a key of it")
+        inner = inner[parent]
     inner[last] = _loose(given.values[0])
-    return _dump(data)
+    return data
 
 
 def read_json(text: str) -> Any:
