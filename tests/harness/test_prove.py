@@ -180,3 +180,23 @@ def test_the_other_patches_stay_in(tmp_path: Path) -> None:
             text = variant.files["toy/pool.py"].decode()
             assert ("_toy_more" in text) == (stage.patch.id == "toy/rows" or variant.sort in ("in", "markers"))
             assert ("min(rows, padded)" in text) or stage.patch.id == "toy/rows"
+
+
+def test_a_patch_that_builds_on_this_one_goes_with_it(tmp_path: Path) -> None:
+    toy = Proving(tmp_path)
+    second = PATCH[: PATCH.index("[[edit]]")].replace("toy/rows", "toy/more") + 'after = ["toy/rows"]\n'
+    second += '[[edit]]\nid = "more"\nkind = "codemod"\nfile = "toy/pool.py"\nscope = "Pool.take"\n'
+    second += '[[edit.hunk]]\nmatch = "_toy_clip = count < rows"\nafter = "_toy_more = _toy_clip"\n'
+    second += '[[marker]]\nfile = "toy/pool.py"\nfunction = "Pool.take"\nkind = "local"\nvalue = "_toy_more"\n'
+    toy.patch("more", second)
+    toy.target(lambda text: text.replace('["toy/rows"]', '["toy/rows", "toy/more"]'))
+    (_, stage), _ = toy.stages({"in", "out", "hunk"})
+    found = {variant.name: variant for variant in stage.variants()}
+    texts = {name: variant.files["toy/pool.py"].decode() for name, variant in found.items() if variant.files}
+    assert {name: "_toy_more" in text for name, text in texts.items()} == {
+        "all in": True,
+        "patch out": False,
+        "rows[1]": True,
+        "rows[3]": True,
+    }
+    assert found["rows[2]"].refusal.startswith("toy/more is drifted then: ")
