@@ -1,377 +1,203 @@
-"""The patches on the real files of every release they claim: fixed where patched, broken where stock, and not fooled.
+"""Every patch of the catalog on twelve releases: its state there, and what its own tests say, fixed and stock.
 
-Each judgement is a pytest run of the patch's own tests (``patches/<engine>/<name>/tests``) on a folder of its own, in a
-process of its own. Those tests execute the engine's text, which this process never does.
+The patch's tests (``patches/<engine>/<name>/tests``) execute the engine's text, each run in a process of its own. What
+each hunk carries, and mutants, are judged by ``graftwork prove`` on the targets.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import multiprocessing
-import xml.etree.ElementTree as ET
-from dataclasses import dataclass
-from functools import cache
-from multiprocessing.context import ForkServerContext
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from real.wheels import NAMES, wheel
 
-from graftwork.catalog.catalog import Catalog
-from graftwork.errors import MissingFile, UnreachableError
-from graftwork.names import rel_path, sha256_hex
-from graftwork.patching.assess import Assessment, Engine
-from graftwork.patching.edits import forward
-from graftwork.patching.overlay import Overlay
+from graftwork.catalog.catalog import Catalog, Patch
+from graftwork.catalog.rules import edit_files
+from graftwork.harness.outcomes import Kind, Outcome
+from graftwork.harness.runner import Job, Run, run_all
+from graftwork.harness.variants import Stage
+from graftwork.names import RelPath
+from graftwork.patching.assess import Engine, planned_files
 from graftwork.patching.plan import plan
-from graftwork.patching.states import State
-from graftwork.trees.cache import Cache
-from graftwork.trees.folder import FolderTree
-from graftwork.trees.index import PackageIndex
-from graftwork.trees.remote import RemoteWheelTree, WheelPin
+from graftwork.trees.tree import Tree
 
-pytestmark = pytest.mark.real
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="torch is missing: the engine's functions are executed on the CPU (pip install torch)",
-)
-
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("patches_behave")]
 ROOT = Path(__file__).parents[2]
-ROWS, ALLOC = "sglang/dsa-indexer-rows", "sglang/hicache-rocm-host-alloc"
-BASELINE = "0.5.15.post1"
-
-# Per release: sha256 of the cp311 x86_64 wheel, and of the RECORD in it.
-RELEASES = json.loads((Path(__file__).parent / "releases.json").read_text())
-NAMES = list(RELEASES)
-WITH_ROWS = NAMES[NAMES.index("0.5.15") :]
-WITH_ALLOC = NAMES[: NAMES.index("0.5.20")]
-FIXED_ALLOC = NAMES[NAMES.index("0.5.20") :]
-
-DSA = "sglang/srt/layers/attention"
-INDEXER = f"{DSA}/dsa/dsa_indexer.py"
-FILES = {
-    ROWS: [
-        INDEXER,
-        f"{DSA}/dsa/dsa_indexer_metadata.py",
-        f"{DSA}/dsa_backend.py",
-        f"{DSA}/dsa/dsa_topk_backend.py",
-        "sglang/jit_kernel/dsa/paged_mqa_logits.py",
-        "sglang/kernels/ops/attention/dsa/paged_mqa_logits.py",
-    ],
-    ALLOC: ["sglang/srt/mem_cache/pool_host/common.py", "sglang/srt/mem_cache/memory_pool_host.py"],
-}
+ROWS, ALLOC, TABLE = "sglang/dsa-indexer-rows", "sglang/hicache-rocm-host-alloc", "sglang/dsa-page-table-rows"
+WAIT, STAGED = "sglang/mooncake-early-send-wait", "sglang/hicache-staged-write-back"
+ELSEWHERE = {"sglang/dsa-dp-sync", "sglang/draft-graph-dp-vote"}  # test_dp_patches.py: several processes for each test
 
 
-@cache
-def engine_files(name: str, version: str) -> dict[str, bytes]:
-    """The files of a release that a patch's tests execute, as the pinned wheel has them."""
-    pinned = RELEASES[version]
-    filename = f"sglang-{version}-cp311-cp311-manylinux_2_34_x86_64.whl"
-    pin = WheelPin("sglang", filename, sha256_hex(pinned["wheel"]), sha256_hex(pinned["record"]))
+def states(**until: str) -> dict[str, str]:
+    """State by release: each named state holds up to the release before the next one's."""
     found = {}
-    try:
-        with RemoteWheelTree(pin, Cache(), PackageIndex()) as tree:
-            for path in ["sglang/_version.py", *FILES[name]]:
-                try:
-                    found[path] = tree.read(rel_path(path))
-                except MissingFile:
-                    continue  # each release keeps some of them elsewhere; the tests say so if all are missing
-    except UnreachableError as error:
-        pytest.skip(f"the package index is not reachable: {error}")
+    for state, last in until.items():
+        for version in NAMES[len(found) : NAMES.index(last) + 1]:
+            found[version] = state.replace("_", "-")
     return found
 
 
-class Folder:
-    """A tree on disk with the files of one release, for one patch."""
-
-    def __init__(self, root: Path, name: str, version: str) -> None:
-        self.root, self.name, self.version = root, name, version
-        self.patch = Catalog(ROOT).patch(name)
-        for path, data in engine_files(name, version).items():
-            self.write(path, data)
-
-    def write(self, path: str, data: bytes) -> None:
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.root / path).write_bytes(data)
-
-    def assess(self) -> Assessment:
-        """What graftwork says of the patch in this folder."""
-        (found,) = self.plan().patches
-        return found
-
-    def plan(self):
-        return plan(FolderTree(self.root), [self.patch], Engine(Version(self.version), "rocm"))
-
-    def apply(self) -> Folder:
-        """Write what graftwork's planner makes of it."""
-        planned = self.plan()
-        assert [(item.state, item.problems) for item in planned.patches] == [(State.PENDING, ())]
-        assert planned.refusal() is None
-        for change in planned.changes:
-            assert change.new is not None
-            self.write(change.path, change.new)
-        return self
-
-    def apply_earlier(self, revision: str) -> Folder:
-        """Write an earlier revision of the patch instead."""
-        (earlier,) = (one for one in self.patch.earlier if one.id == revision)
-        over = Overlay(FolderTree(self.root))
-        for edit in earlier.edits:
-            forward(edit, self.patch.folder, over)
-        for path, (_, new) in over.differing().items():
-            assert new is not None
-            self.write(path, new)
-        return self
-
-    def mutate(self, path: str, *swaps: tuple[str, str]) -> Folder:
-        """Replace text that occurs once."""
-        text = (self.root / path).read_text()
-        for old, new in swaps:
-            assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
-            text = text.replace(old, new)
-        self.write(path, text.encode())
-        return self
-
-
-@dataclass
-class Verdict:
-    """Test id (``function[case]``) to the failure's message, for the tests that failed; the others by outcome."""
-
-    failed: dict[str, str]
-    passed: set[str]
-    skipped: set[str]
-
-    def failing(self, function: str) -> set[str]:
-        """The cases of one test function that failed."""
-        return {case.partition("[")[2].rstrip("]") for case in self.failed if case.partition("[")[0] == function}
-
-    def cases(self, function: str) -> set[str]:
-        ran = [*self.failed, *self.passed]
-        return {case.partition("[")[2].rstrip("]") for case in ran if case.partition("[")[0] == function}
-
-
-@cache
-def warm_processes() -> ForkServerContext:
-    """Processes that begin with torch imported: that is most of the time of a run."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "hypothesis", "pytest", "graftwork.harness.isolate"])
-    return context
-
-
-def judge(folder: Folder, select: str = "") -> Verdict:
-    """Run the patch's tests on *folder* in a process of their own; *select* is pytest's ``-k``."""
-    report = folder.root / "report.xml"
-    arguments = ["-q", "--tb=line", "-p", "graftwork.harness.plugin", f"--engine-tree={folder.root}", "-k", select]
-    arguments += ["-p", "no:cacheprovider", f"--junitxml={report}", f"--rootdir={ROOT}", "-c", f"{ROOT}/pyproject.toml"]
-    process = warm_processes().Process(target=pytest.main, args=([*arguments, f"{ROOT}/patches/{folder.name}/tests"],))
-    process.start()
-    process.join()
-    assert report.is_file(), f"pytest made no report (exit code {process.exitcode})"
-    verdict = Verdict({}, set(), set())
-    for case in ET.parse(report).iter("testcase"):
-        name = case.attrib["name"]
-        assert case.find("error") is None, ET.tostring(case, "unicode")
-        failure = case.find("failure")
-        if failure is not None:
-            verdict.failed[name] = failure.attrib["message"]
-        else:
-            (verdict.passed if case.find("skipped") is None else verdict.skipped).add(name)
-    return verdict
-
-
-DEFECTS = (
-    "Failed: the defect: ",
-    "RuntimeError: Expected lengths.size(0) == B",
-    "RuntimeError: Expected index [",
-    "AssertionError",
-    "assert ",
-    "Failed: DID NOT RAISE",
-)
-
-
-def assert_by_defect(verdict: Verdict) -> None:
-    """Every failure is the defect's own, none is a test that could not run."""
-    strange = {case: why for case, why in verdict.failed.items() if not why.startswith(DEFECTS)}
-    assert not strange
-
-
-def unequal(cases: set[str], *directions: str) -> set[str]:
-    return {case for case in cases if case.startswith(directions)}
-
-
-@needs_torch
-@pytest.mark.parametrize("version", WITH_ROWS)
-def test_rows_patched(tmp_path, version):
-    verdict = judge(Folder(tmp_path, ROWS, version).apply())
-    assert verdict.failed == {}
-    assert len(verdict.passed) > 70
-    masks = {case for case in verdict.skipped if case.startswith("test_forced_tokens")}
-    assert verdict.skipped == masks
-    assert bool(masks) == (Version(version) < Version("0.5.16"))
-
-
-@needs_torch
-@pytest.mark.parametrize("version", WITH_ROWS)
-def test_rows_stock(tmp_path, version):
-    verdict = judge(Folder(tmp_path, ROWS, version), "not any_row_counts")
-    assert_by_defect(verdict)
-    for function in ("test_values_and_rows", "test_forced_tokens"):
-        assert verdict.failing(function) == unequal(verdict.cases(function), "trim", "clip")
-    assert len(verdict.failing("test_values_and_rows")) == 11
-    assert not verdict.failing("test_other_backend_keeps_its_own_rows")
-
-
-@needs_torch
-@pytest.mark.parametrize("version", [WITH_ROWS[0], BASELINE, "0.5.16", WITH_ROWS[-1]])
-def test_rows_earlier_revision_fails_the_clip_cases_and_no_other(tmp_path, version):
-    folder = Folder(tmp_path, ROWS, version).apply_earlier("P1V2")
-    assert folder.assess().state is State.OUTDATED
-    verdict = judge(folder, "test_values_and_rows or test_forced_tokens")
-    assert_by_defect(verdict)
-    for function in ("test_values_and_rows", "test_forced_tokens"):
-        assert verdict.failing(function) == unequal(verdict.cases(function), "clip")
-    assert len(verdict.failing("test_values_and_rows")) == 5
-
-
-AITER_IF = "        if self.paged_mqa_logits_backend.is_aiter():\n"
-MIN = "min(q_offset, q_fp8.shape[0])"
-TRIM, CLIP = "_p1v2_trim = _p1v2_rows < q_fp8.shape[0]", "_p1v2_clip = _p1v2_aiter and _p1v2_rows < q_offset"
-KE = "ke_offset=metadata.get_seqlens_expanded()[:_p1v2_rows] if _p1v2_clip else None"
-MASK = "seqlens_32[:_p1v2_rows] if _p1v2_clip else seqlens_32"
-MUTANTS = {
-    "swapped": ([(TRIM, CLIP.replace("clip", "trim")), (CLIP, TRIM.replace("trim", "clip"))], "trim-5-of-8"),
-    "larger-count": ([(MIN, MIN.replace("min", "max"))], "trim-5-of-8"),
-    "one-row-less": ([(MIN, f"max(0, {MIN} - 1)")], "equal-page1"),
-    "one-row-more": ([(MIN, f"{MIN} + 1")], "equal-page1"),
-    "no-trim-to-nothing": ([(f"{MIN} if _p1v2_aiter", f"{MIN} if _p1v2_aiter and q_offset")], "trim-to-nothing-idle"),
-    "never-clips": ([(KE, "ke_offset=None")], "clip-2-to-1-idle"),
-    "last-rows-for-the-first": ([(KE, KE.replace("[:_p1v2_rows]", "[-_p1v2_rows:]"))], "clip-4-to-3"),
-    "never-restores": ([("(not _is_hip or _p1v2_trim)", "not _is_hip")], "trim-5-of-8"),
+LAST = NAMES[-1]
+STATES = {
+    ROWS: states(drifted="0.5.14", pending=LAST),
+    ALLOC: states(pending="0.5.19", obsolete=LAST),
+    TABLE: states(pending=LAST),
+    WAIT: states(not_needed="0.5.14", pending="0.5.21", obsolete=LAST),
+    STAGED: states(not_needed="0.5.15.post1", pending="0.5.16", obsolete=LAST),
 }
-
-
-@needs_torch
-@pytest.mark.parametrize(("swaps", "caught"), MUTANTS.values(), ids=MUTANTS)
-def test_rows_mutant_of_the_values_is_caught(tmp_path, swaps, caught):
-    folder = Folder(tmp_path, ROWS, BASELINE).apply().mutate(INDEXER, *swaps)
-    assert caught in judge(folder, "test_values_and_rows").failing("test_values_and_rows")
-
-
-@needs_torch
-def test_rows_markers_in_dead_code_are_not_the_fix(tmp_path):
-    dead = "        _p1v2_rows = q_fp8.shape[0]\n        _p1v2_trim = False\n"
-    folder = Folder(tmp_path, ROWS, BASELINE).mutate(INDEXER, (AITER_IF, dead + AITER_IF))
-    assert folder.assess().state in (State.PARTIAL, State.DRIFTED, State.OUTDATED)
-    verdict = judge(folder, "test_values_and_rows")
-    assert verdict.failing("test_values_and_rows") == unequal(verdict.cases("test_values_and_rows"), "trim", "clip")
-
-
-@needs_torch
-def test_rows_bound_in_the_branch_fail_on_other_backends(tmp_path):
-    folder = Folder(tmp_path, ROWS, BASELINE).apply()
-    text = (folder.root / INDEXER).read_text()
-    start, branch = text.index("        _p1v2_aiter = "), text.index(AITER_IF)
-    bindings = "".join(f"    {line}" for line in text[start:branch].splitlines(keepends=True))
-    folder.write(INDEXER, (text[:start] + AITER_IF + bindings + text[branch + len(AITER_IF) :]).encode())
-    verdict = judge(folder, "test_values_and_rows or test_other_backend_keeps_its_own_rows")
-    assert verdict.failing("test_values_and_rows") == set()
-    assert verdict.failing("test_other_backend_keeps_its_own_rows") >= {"equal-deepgemm", "equal-cutedsl"}
-
-
-@needs_torch
-def test_rows_without_the_clip_of_the_mask_fail_with_forced_tokens(tmp_path):
-    folder = Folder(tmp_path, ROWS, "0.5.16").apply().mutate(INDEXER, (MASK, "seqlens_32"))
-    verdict = judge(folder, "test_values_and_rows or test_forced_tokens")
-    assert verdict.failing("test_values_and_rows") == set()
-    assert verdict.failing("test_forced_tokens") == unequal(verdict.cases("test_forced_tokens"), "clip")
-
-
-@needs_torch
-def test_rows_check_that_only_asserts_is_caught(tmp_path):
-    raises = "if _p1v2_aiter and topk_result.shape[0] != _p1v2_rows:\n            raise RuntimeError("
-    asserts = "if __debug__ and _p1v2_aiter and topk_result.shape[0] != _p1v2_rows:\n            raise RuntimeError("
-    folder = Folder(tmp_path, ROWS, BASELINE).apply().mutate(INDEXER, (raises, asserts))
-    verdict = judge(folder, "wrong_rows")
-    assert verdict.failing("test_wrong_rows_from_topk_are_refused") == verdict.cases(
-        "test_wrong_rows_from_topk_are_refused"
-    )
-
-
-@needs_torch
-def test_rows_metadata_cut_in_place_is_caught(tmp_path):
-    cut = "ke_offset=_p1v2_clip and setattr(metadata.attn_metadata, 'dsa_seqlens_expanded', "
-    cut += "metadata.get_seqlens_expanded()[:_p1v2_rows]) or None"
-    folder = Folder(tmp_path, ROWS, BASELINE).apply().mutate(INDEXER, (KE, cut))
-    verdict = judge(folder, "test_values_and_rows or shared_metadata")
-    assert verdict.failing("test_values_and_rows") == set()
-    assert verdict.failing("test_shared_metadata_stays_as_it_was") == unequal(
-        verdict.cases("test_shared_metadata_stays_as_it_was"), "clip"
-    )
-
-
-@pytest.mark.parametrize("version", NAMES[: NAMES.index("0.5.15")])
-def test_rows_before_the_backend_object_writes_nothing(tmp_path, version):
-    planned = Folder(tmp_path, ROWS, version).plan()
-    assert planned.changes == ()
-    assert planned.patches[0].state is not State.PENDING
-
-
-def alloc_file(version: str) -> str:
-    return FILES[ALLOC][Version(version) < Version("0.5.14")]
-
-
-@needs_torch
-@pytest.mark.parametrize("version", WITH_ALLOC)
-def test_alloc_patched(tmp_path, version):
-    folder = Folder(tmp_path, ALLOC, version).apply()
-    verdict = judge(folder)
-    assert verdict.failed == {}
-    assert len(verdict.passed) > 40
-    assert bool(verdict.skipped) == (Version(version) < Version("0.5.19"))
-
-
-@needs_torch
-@pytest.mark.parametrize("version", WITH_ALLOC)
-def test_alloc_stock(tmp_path, version):
-    verdict = judge(Folder(tmp_path, ALLOC, version))
-    assert_by_defect(verdict)
-    pinned_in_stock = {"npu", "musa"}
-    assert verdict.failing("test_rocm_pins_every_key") == verdict.cases("test_rocm_pins_every_key") - pinned_in_stock
-    assert "test_each_bypassed_type_is_named_once" in verdict.failed
-    assert not verdict.failing("test_other_platforms_are_as_they_were")
-
-
-LAMBDA = "lambda: alloc_with_pin_memory if _rocm_pinned_host_pools else alloc_with_host_register"
-REGISTER = "lambda: alloc_with_host_register"
-ALLOC_MUTANTS = {
-    "only-the-literal-key": (
-        [(LAMBDA, REGISTER), ('"npu": alloc', '"cuda": alloc_with_pin_memory,\n        "npu": alloc')],
-        "test_rocm_pins_every_key[device(cuda)]",
-    ),
-    "everywhere": ([(LAMBDA, "lambda: alloc_with_pin_memory")], "test_other_platforms_are_as_they_were[cuda-cuda]"),
-    "markers-in-dead-code": ([(LAMBDA, REGISTER)], "test_rocm_pins_every_key[cuda]"),
-    "silent": ([("    _rocm_warn_bypassed_allocator(allocator)\n", "")], "test_each_bypassed_type_is_named_once"),
-    "warns-each-time": (
-        [("    _rocm_bypassed_allocators.add(kind)\n", "")],
-        "test_each_bypassed_type_is_named_once",
-    ),
-    "warns-of-none": (
-        [("default = allocator is None or kind", "default = kind")],
-        "test_the_default_allocator_is_not_worth_a_warning[none]",
-    ),
+APPLIES = {name: [version for version in row if row[version] == "pending"] for name, row in STATES.items()}
+PENDING = [(name, version) for name, versions in APPLIES.items() for version in versions]
+# The first and the last release with the defect: there the tests run to their end on the stock text too.
+ENDS = [(name, version) for name, versions in APPLIES.items() for version in dict.fromkeys((versions[0], versions[-1]))]
+# Releases that the rule calls obsolete, in whose stock text the patch's tests can run: they find nothing wrong.
+FIXED_UPSTREAM = [(WAIT, "0.5.22"), (WAIT, "0.5.23"), (STAGED, "0.5.17")]
+# What fails on the stock text, all of it and nothing else.
+ROW_CASES = r"(values_and_rows|kernel_sees_\w+|shared_\w+|forced_tokens|wrong_rows_\w+|fused_\w+)"
+BREAKS = {
+    ROWS: rf"test_rows.py::test_(any_row_counts|{ROW_CASES}\[.*(trim|clip)-.*)",
+    ALLOC: r"test_routing.py::test_(rocm_pins_every_key\[(?!npu|musa).*|a_registration\w+\[hip\])"
+    r"|test_bypassed_allocators.py::test_(each_bypassed|an_allocator|the_default\w+\[default).*",
+    TABLE: r"test_lookup.py::test_(any_padding|(each_request\w+|the_plan\w+)\[\d-to-\d.*)",
+    WAIT: r"test_early_send.py::test_(a_prefix|each_early|requests_that|only_the_forward|the_scheduler|a_request).*",
+    STAGED: r"test_write_back.py::test_(a_dsa_group\w+\[page_first-hip|the_draft_pool\w+\[hip)\]",
 }
+BREAKS_EARLIER = {
+    (ROWS, "P1V2"): rf"test_rows.py::test_(any_row_counts|{ROW_CASES}\[.*clip-.*|wrong_rows_\w+\[.*trim-.*)",
+}
+# Tests that have nothing to judge in older releases: no init and local tokens; no granularity, no shared memory.
+SKIPS_BEFORE = {ROWS: "0.5.16", ALLOC: "0.5.19"}
+Key = tuple[str, str, str]
 
 
-@needs_torch
-@pytest.mark.parametrize(("swaps", "caught"), ALLOC_MUTANTS.values(), ids=ALLOC_MUTANTS)
-def test_alloc_mutant_is_caught(tmp_path, swaps, caught):
-    folder = Folder(tmp_path, ALLOC, BASELINE).apply().mutate(alloc_file(BASELINE), *swaps)
-    assert caught in judge(folder).failed
+def ids(pairs: list[tuple[str, str]]) -> list[str]:
+    return [f"{name.partition('/')[2]}-{version}" for name, version in pairs]
 
 
-@pytest.mark.parametrize("version", FIXED_ALLOC)
-def test_alloc_is_obsolete_where_upstream_resolves_the_address(tmp_path, version):
-    planned = Folder(tmp_path, ALLOC, version).plan()
-    assert planned.patches[0].state is State.OBSOLETE
-    assert planned.changes == ()
+class Watched:
+    """A tree that notes which files it was asked for."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree, self.origin, self.asked = tree, tree.origin, set[str]()
+
+    def read(self, path: RelPath) -> bytes:
+        self.asked.add(path)
+        return self.tree.read(path)
+
+    def exists(self, path: RelPath) -> bool:
+        self.asked.add(path)
+        return self.tree.exists(path)
+
+    def paths(self) -> Iterable[RelPath]:
+        return self.tree.paths()
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return Catalog(ROOT)
+
+
+def test_every_patch_is_judged_here_or_beside(catalog: Catalog) -> None:
+    assert set(STATES) | ELSEWHERE == set(catalog.patch_ids)
+    assert set(BREAKS_EARLIER) == {(name, old.id) for name in STATES for old in catalog.patch(name).earlier}
+
+
+@pytest.mark.parametrize("version", NAMES)
+def test_states(catalog: Catalog, version: str) -> None:
+    engine = Engine(Version(version), "rocm")
+    with wheel(version) as tree:
+        for name, row in STATES.items():
+            patch, watched = catalog.patch(name), Watched(tree)
+            found = plan(watched, [patch], engine)
+            (item,) = found.patches
+            assert (name, item.state.value, item.problems) == (name, row[version], ())
+            assert bool(found.changes) == (row[version] == "pending")
+            assert watched.asked <= planned_files(patch, engine)
+
+
+@pytest.fixture(scope="module")
+def runs(catalog: Catalog) -> dict[Key, Run]:
+    """(patch, release, variant) to what the patch's tests said: ``in``, ``out`` or the id of an earlier revision."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is missing: the engine's functions are executed on the CPU (pip install torch)")
+    return dict(run_all(jobs(catalog), 2, preload=["torch"]))
+
+
+def jobs(catalog: Catalog) -> Iterator[tuple[Key, Job]]:
+    for name, version in PENDING + FIXED_UPSTREAM:
+        patch, whole = catalog.patch(name), (name, version) in ENDS + FIXED_UPSTREAM
+        with wheel(version) as tree:
+            for which, files in variants(patch, version, tree):
+                first = frozenset[Kind]() if which == "in" or whole else frozenset[Kind]({"assertion"})
+                yield (name, version, which), Job(patch.folder / "tests", files, "sglang", version, first)
+
+
+def variants(patch: Patch, version: str, tree: Tree) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The files for the tests: ``in`` and ``out``, at both ends each earlier revision; ``out`` where it is obsolete."""
+    if STATES[patch.id][version] == "obsolete":
+        wanted = {*patch.spec.reads, "sglang/_version.py"}.union(
+            *(edit_files(e, patch.folder) for e in patch.spec.edit)
+        )
+        paths = [path for path in map(RelPath, sorted(wanted)) if tree.exists(path)]
+        yield "out", {path: tree.read(path) for path in paths}
+        return
+    made = Stage(plan(tree, [patch], Engine(Version(version), "rocm")), tree, patch, ()).variants()
+    for variant in islice(made, None if patch.earlier and (patch.id, version) in ENDS else 2):
+        if variant.sort in ("in", "out", "earlier"):
+            yield variant.name if variant.sort == "earlier" else variant.sort, variant.files
+
+
+def failed(run: Run) -> dict[str, str]:
+    """Test (file and id) to its error, for every test that failed for whatever reason."""
+    return {name_of(each): each.error for each in run.of("assertion", "engine", "broken")}
+
+
+def name_of(outcome: Outcome) -> str:
+    return outcome.test.rpartition("tests/")[2]
+
+
+@pytest.mark.parametrize(("name", "version"), PENDING, ids=ids(PENDING))
+def test_fixed_where_patched(runs: dict[Key, Run], name: str, version: str) -> None:
+    run = runs[name, version, "in"]
+    assert (run.trouble, failed(run)) == ("", {})
+    assert len(run.of("passed")) > 10
+    older = name in SKIPS_BEFORE and Version(version) < Version(SKIPS_BEFORE[name])
+    assert bool(run.of("skipped")) == older
+
+
+@pytest.mark.parametrize(("name", "version"), PENDING, ids=ids(PENDING))
+def test_broken_where_stock(runs: dict[Key, Run], name: str, version: str) -> None:
+    run = runs[name, version, "out"]
+    assert run.of("assertion") and not run.of("broken") and not run.trouble
+
+
+@pytest.mark.parametrize(("name", "version"), ENDS, ids=ids(ENDS))
+def test_stock_fails_by_the_defect_and_nothing_else(runs: dict[Key, Run], name: str, version: str) -> None:
+    fails_all_and_only(runs[name, version, "out"], BREAKS[name])
+
+
+@pytest.mark.parametrize("end", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize(("name", "old"), BREAKS_EARLIER, ids=[f"{name[7:]}-{old}" for name, old in BREAKS_EARLIER])
+def test_an_earlier_revision_fails_what_it_lacks_and_nothing_else(
+    runs: dict[Key, Run], name: str, old: str, end: int
+) -> None:
+    fails_all_and_only(runs[name, APPLIES[name][end], old], BREAKS_EARLIER[name, old])
+
+
+def fails_all_and_only(run: Run, pattern: str) -> None:
+    every = {name_of(each) for each in run.outcomes if each.kind != "skipped"}
+    expected = {test for test in every if re.fullmatch(pattern, test)}
+    assert expected and set(failed(run)) == expected
+    assert not run.of("broken")
+
+
+@pytest.mark.parametrize(("name", "version"), FIXED_UPSTREAM, ids=ids(FIXED_UPSTREAM))
+def test_nothing_is_wrong_where_upstream_has_the_fix(runs: dict[Key, Run], name: str, version: str) -> None:
+    assert STATES[name][version] == "obsolete"
+    run = runs[name, version, "out"]
+    assert (run.trouble, failed(run)) == ("", {})
+    assert len(run.of("passed")) > 10
