@@ -18,10 +18,9 @@ _MARK = {
     "obsolete": "∎",
     "not-needed": "–",
 }
-_SIMPLE = ("pending", "applied")
 _TRUST = {
-    "lock": "a lock of this checkout pins the wheel and its RECORD",
-    "index": "RECORD was taken from the package index at first use; later readings are held to it",
+    "lock": "pinned by a lock of this checkout, wheel and RECORD",
+    "index": "RECORD was taken from the package index at first use, and later readings are held to it",
 }
 
 
@@ -62,12 +61,21 @@ def _cell(cell: Cell | None, patch: str, version: str) -> str:
 
 def reasons(cells: Sequence[Cell]) -> str:
     """Why each cell is what it is: the reasons, and what moved under each edit that does not apply."""
-    parts, order = [], versions_of(cells)
+    parts, order = [_trusted(cells)], versions_of(cells)
     for patch in patches_of(cells):
         parts.append(f"<h3>{esc(patch)}</h3>")
         row = [cell for cell in cells if cell.patch == patch]
         parts += [_reason(cell) for cell in sorted(row, key=lambda cell: order.index(cell.version))]
     return "\n".join(parts)
+
+
+def _trusted(cells: Sequence[Cell]) -> str:
+    """Which wheels were read, and why their bytes are believed."""
+    said = []
+    for trust, meaning in _TRUST.items():
+        if wheels := dict.fromkeys(cell.wheel for cell in cells if cell.trust == trust):
+            said.append(f"{esc(', '.join(sorted(wheels)))}: {esc(meaning)}")
+    return f'<div class="dim">{listed(said)}</div>'
 
 
 def _reason(cell: Cell) -> str:
@@ -79,10 +87,7 @@ def _reason(cell: Cell) -> str:
     lines = [esc(reason) for reason in cell.reasons]
     lines += [f"{esc(test)}: {esc(why)}" for test, why in (cell.tests.failed.items() if cell.tests else ())]
     moves = "".join(_moved(edit) for edit in cell.edits if edit.moved)
-    trust = (
-        f'<span class="dim">{esc(cell.wheel)}: {esc(_TRUST[cell.trust])}</span>' if cell.state not in _SIMPLE else ""
-    )
-    return f'<div class="reason" id="{_id(cell)}">{head}{listed(lines)}{moves}{trust}</div>'
+    return f'<div class="reason" id="{_id(cell)}">{head}{listed(lines)}{moves}</div>'
 
 
 def _moved(edit: EditCell) -> str:

@@ -152,7 +152,7 @@ def _ages(facts: Facts) -> str:
                 f'<a href="#{anchor(patch.id)}">{esc(patch.id)}</a>',
                 report_patches.age(min(dates), facts.today) if dates else "never",
                 report_patches.age(max(dates), facts.today) if dates else "never",
-                f"{esc(measured[0])} to {esc(measured[-1])}" if measured else "undated",
+                esc(" to ".join(dict.fromkeys((measured[0], measured[-1])))) if measured else "undated",
                 f"{len(seen.refs)} of {len(patch.spec.upstream)}",
             )
         )
