@@ -108,11 +108,10 @@ def _targets(facts: Facts) -> str:
 def _base(target: Target) -> str:
     """The base's name and digest, and whether anybody compared it with the registry."""
     base = target.base
-    digest = getattr(base, "digest", None)
-    if not digest:
-        return f"{esc(base.image)}<br>no digest is known"
+    if not base.pinned:
+        return f"none is pinned: {esc(base.digest_source)}"
     checked = "compared with the registry" if base.checked else "not compared with the registry"
-    return f"{esc(base.image)}<br><code>{esc(digest)}</code><br>{checked}; from {esc(base.digest_source)}"
+    return f"{esc(base.image)}<br><code>{esc(base.digest)}</code><br>{checked}; from {esc(base.digest_source)}"
 
 
 def _threats(facts: Facts) -> str:
