@@ -52,7 +52,7 @@ def component(name: str, node: int, role: Role, *arguments: str, port: bool = Tr
 
 def deployment(*components: Component, nodes: int = 2, gpus: int = 0) -> Deployment:
     """*components* with bounds that a loaded machine keeps."""
-    bounds = Bounds(engine_s=60, drain_s=100, lead_s=110)
+    bounds = Bounds(engine_s=60, drain_s=100, lead_s=130)
     shape = Node(gpus=gpus, memory_gib=1)
     return Deployment(
         name="stand-in",

@@ -28,8 +28,8 @@ def at_time_limit(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
     """Submitted first and looked at last: Slurm's time limit counts in minutes."""
     plan = pair(drain=KILL_WAIT_S + 1.5)
     folder = tmp_path_factory.mktemp("limit") / "job"
-    # Slurm sends the signal up to a minute early; a lead of 110 s is then at once, as soon as all run.
-    return submit(slurm_cluster, plan, folder, "--time=2", "--signal=B:TERM@101")
+    # Slurm looks every 30 s, and sends what would be due by its next look: here 40 to 70 s after the start.
+    return submit(slurm_cluster, plan, folder, "--time=4", "--signal=B:TERM@170")
 
 
 @pytest.fixture
@@ -99,16 +99,15 @@ def test_a_signal_for_the_whole_step_reaches_an_engine_twice(slurm_cluster: Clus
     assert job.texts("decode")[1:] == ["TERM", "TERM", "unpinned after 2"]
 
 
-@pytest.mark.parametrize("rc", [0, 3])
-def test_a_crash_fails_the_job_and_drains_the_others(slurm_cluster: Cluster, tmp_path: Path, rc: int) -> None:
+def test_a_crash_with_exit_code_0_fails_the_job_and_drains_the_others(slurm_cluster: Cluster, tmp_path: Path) -> None:
     die = tmp_path / "die"
-    plan = pair("--until", str(die), "--rc", str(rc), drain=KILL_WAIT_S + 0.5)
+    plan = pair("--until", str(die), "--rc", "0", drain=KILL_WAIT_S + 0.5)
     job = submit(slurm_cluster, plan, tmp_path / "job").ready()
     die.touch()
     assert job.ended() == ("FAILED", "1:0")
     ((name, marker),) = job.markers().items()
     assert name == "CRASH_1"
-    assert (marker["job"], marker["node"], marker["component"], marker["rc"]) == (job.job, 1, "decode", rc)
+    assert (marker["job"], marker["node"], marker["component"], marker["rc"]) == (job.job, 1, "decode", 0)
     assert marker["time"].endswith("Z") and marker["host"]
     assert '"component": "decode"' in job.log()
     assert [job.texts(name)[1:] for name in ("prefill", "router", "store")] == [DRAINED] * 3

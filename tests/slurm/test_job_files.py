@@ -48,7 +48,7 @@ def test_writing_again_gives_the_same_bytes_and_keeps_the_runs(tmp_path: Path) -
 
 def test_the_batch_shell_is_told_before_the_time_is_up(tmp_path: Path) -> None:
     found = options(slurm.write(pair(), tmp_path)[0])
-    assert "--signal=B:TERM@110" in found and "--comment=graftwork:drain_s=100" in found
+    assert "--signal=B:TERM@130" in found and "--comment=graftwork:drain_s=100" in found
     assert not [option for option in found if option.startswith(("--gres", "--exclusive"))]
 
 
@@ -66,7 +66,10 @@ def test_gpus_are_asked_for_and_the_user_comes_last(tmp_path: Path) -> None:
         ("--ntasks-per-node=8", "--ntasks-per-node"),
         ("--array=0-3", "--array"),
         ("--signal=TERM@500", "batch script must get TERM"),
-        ("--signal=B:TERM@100", "early enough"),
+        ("--signal=B:TERM@129", "early enough"),
+        ("--sig B:TERM@5", "early enough"),
+        ("--nodes 3", "--nodes"),
+        ("--arr=1", "--array"),
         ("--signal=B:USR1@500", "batch script must get TERM"),
         ("partition=x", "not an option"),
         ("--partition=x\nrm -rf /", "not an option"),
@@ -84,8 +87,8 @@ def test_bounds_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match=r"80 s \(order 1\) \+ 30 s \(order 2\)"):
         slurm.write(long, tmp_path)
-    late = replace(pair(), bounds=Bounds(engine_s=60, drain_s=100, lead_s=100))
-    with pytest.raises(UsageError, match="lead_s 100 is not above"):
+    late = replace(pair(), bounds=Bounds(engine_s=60, drain_s=100, lead_s=120))
+    with pytest.raises(UsageError, match="lead_s 120 is not 30 s above"):
         slurm.write(late, tmp_path)
 
 

@@ -99,14 +99,16 @@ def test_a_signal_drains_in_order(tmp_path: Path, number: signal.Signals) -> Non
     assert not list(task.run.glob("CRASH_*"))
 
 
-def test_a_component_that_ends_is_a_crash(tmp_path: Path) -> None:
-    parts = [component("decode", 0, "decode", "--until", str(tmp_path / "die")), component("prefill", 0, "prefill")]
+@pytest.mark.parametrize("rc", [0, 3])
+def test_a_component_that_ends_is_a_crash(tmp_path: Path, rc: int) -> None:
+    decode = component("decode", 0, "decode", "--until", str(tmp_path / "die"), "--rc", str(rc))
+    parts = [decode, component("prefill", 0, "prefill")]
     with started(tmp_path, one(*parts)) as task:
         task.ready()
         (tmp_path / "die").touch()
         assert task.ended() == 0, "the batch script decides: a task that fails may end the others"
     marker = task.marker()
-    assert (marker["component"], marker["rc"], marker["node"]) == ("decode", 0, 0)
+    assert (marker["component"], marker["rc"], marker["node"]) == ("decode", rc, 0)
     assert "ended by itself" in marker["reason"] and "decode.log" in marker["reason"]
     assert task.texts("prefill") == ["up", "TERM", "unpinned after 1"]
 
@@ -150,6 +152,20 @@ def test_a_killed_supervisor_is_replaced(tmp_path: Path) -> None:
         assert task.ended() == 0
     assert task.marker()["component"] == "supervisor"
     assert task.texts("decode")[-2:] == ["TERM", "unpinned after 1"]
+
+
+def test_a_supervisor_killed_while_it_drains_tells_nobody_twice(tmp_path: Path) -> None:
+    with started(tmp_path, one(component("decode", 0, "decode", "--drain", "2"))) as task:
+        task.ready().process.send_signal(signal.SIGURG)
+        until(lambda: "TERM" in task.texts("decode"), "the signal")
+        (supervisor,) = [pid for pid in _children(task.process.pid) if _argv(pid)[1:2] == ["-EsB"]]
+        os.kill(supervisor, signal.SIGKILL)
+        assert task.ended() == 0
+    assert task.texts("decode") == ["up", "TERM", "unpinned after 1"]
+
+
+def _argv(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
 
 
 def _children(pid: int) -> list[int]:

@@ -18,7 +18,8 @@ _JOB = re.compile(r"[1-9]\d*(_\d+|\+\d+)?")
 _UNKNOWN = "Invalid job id"
 _ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"})
 _ENDED |= frozenset({"PREEMPTED", "REVOKED", "TIMEOUT"})
-_NOT_STARTED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_NOT_STARTED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_TOO_LATE = "already completing or completed"
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,11 @@ def cancel(
         what = f"job {job} has ended already: {state}" if state else f"Slurm knows no job {job}, or not any more"
         raise UsageError(what, hint="squeue --me lists yours")
     if state in _NOT_STARTED:
-        _run("scancel", job)
-        return Ended(job, "pending", _wait(job, begin + SLACK_S, every_s) or "", time.monotonic() - begin)
+        # It may start meanwhile: then it must drain, so only a job that still waits is removed.
+        _run("scancel", *(["--state=PENDING"] if state == "PENDING" else []), job)
+        state, comment = _look(job)
+        if state in _ENDED or not state:
+            return Ended(job, "pending", state, time.monotonic() - begin)
     if state == "SUSPENDED":
         raise UsageError(f"job {job} is suspended and cannot drain", hint=f"resume it first: scontrol resume {job}")
     bound = bound_s if bound_s is not None else _bound(job, comment)
@@ -98,7 +102,7 @@ def _look(job: str) -> tuple[str, str]:
 
 
 def _run(command: str, *arguments: str, unknown: str | None = None) -> str:
-    """Run one of Slurm's commands; its output, or *unknown* where it does not know the job."""
+    """Run one of Slurm's commands; its output, nothing for a job that is just ending, *unknown* if it knows no such."""
     program = shutil.which(command)
     if program is None:
         raise UsageError(f"{command} is not on PATH", hint="run this where Slurm's commands are, such as a login node")
@@ -106,6 +110,8 @@ def _run(command: str, *arguments: str, unknown: str | None = None) -> str:
     if done.returncode == 0:
         return done.stdout
     said = " ".join(done.stderr.replace(f"{command}: ", "").split())
+    if _TOO_LATE in said:
+        return ""
     if _UNKNOWN in said:
         if unknown is not None:
             return unknown

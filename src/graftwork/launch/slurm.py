@@ -15,6 +15,7 @@ from graftwork.launch.cancel import COMMENT
 from graftwork.launch.deployment import Deployment, render_json
 from graftwork.launch.enroot import import_script
 from graftwork.launch.node.board import write_whole
+from graftwork.launch.node.drain import MARGIN_S
 from graftwork.oci.reference import ImageRef
 
 # What runs on a node: the packages that the shipped modules need, and the modules.
@@ -147,21 +148,30 @@ def _check_bounds(deployment: Deployment) -> None:
             f"deployment {deployment.name}: its components may take {orders} to end, a node has {bounds.drain_s} s",
             hint="raise bounds.drain_s, or lower drain_s of a component",
         )
-    if bounds.lead_s <= bounds.drain_s:
-        raise UsageError(f"deployment {deployment.name}: lead_s {bounds.lead_s} is not above drain_s {bounds.drain_s}")
+    if bounds.lead_s < bounds.drain_s + MARGIN_S:
+        raise UsageError(
+            f"deployment {deployment.name}: lead_s {bounds.lead_s} is not {MARGIN_S} s above drain_s {bounds.drain_s}",
+            hint="raise lead_s: a node takes some seconds more than its drain where it has to kill",
+        )
 
 
 def _check_option(option: str, deployment: Deployment) -> None:
-    name, _, value = option.partition("=")
     if not option.startswith("-") or "\n" in option:
         raise UsageError(f"not an option of sbatch: {option!r}", hint="write each as --name=value")
+    name, value = [*re.split(r"[= ]", option, maxsplit=1), ""][:2]
     for long, short in _FIXED.items():
-        if name == long or (short and option.startswith(short) and not option.startswith("--")):
+        if _abbreviates(name, long) or (short and option.startswith(short) and not option.startswith("--")):
             raise UsageError(f"{option}: the deployment says what {long} is", hint="change the recipe instead")
-    if name == "--signal":
+    if _abbreviates(name, "--signal"):
         found = _SIGNAL.fullmatch(value)
-        if not found or int(found[1]) <= deployment.bounds.drain_s:
+        least = deployment.bounds.drain_s + MARGIN_S
+        if not found or int(found[1]) < least:
             raise UsageError(
                 f"{option}: before its time limit the batch script must get TERM, early enough for the drain",
-                hint=f"--signal=B:TERM@SECONDS with more than {deployment.bounds.drain_s}",
+                hint=f"--signal=B:TERM@SECONDS with at least {least}",
             )
+
+
+def _abbreviates(name: str, option: str) -> bool:
+    """Whether sbatch may take *name* for *option*: it accepts any beginning."""
+    return len(name) > len("--") and option.startswith(name)

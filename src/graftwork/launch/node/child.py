@@ -18,18 +18,23 @@ _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGURG, signal.SIGTERM, sign
 
 
 class Child:
-    """A started component: *pid* leads its session. Built by `start`, or again from what `facts` gave."""
+    """A started component: *pid* leads its session. Built by `start`, or again from what `facts` gave.
 
-    def __init__(self, name: str, order: int, drain_s: int, pid: int, base_id: str | None) -> None:
+    *note* is a file on this node that says that it was told to end, also to who takes over from a killed supervisor.
+    """
+
+    def __init__(self, name: str, order: int, drain_s: int, pid: int, base_id: str | None, note: str) -> None:
         self.name, self.order, self.drain_s, self.pid, self.base_id = name, order, drain_s, pid, base_id
+        self.note = note
         self.rc: int | None = None
-        self._told = self._told_rest = self._gone = False
+        self._told = Path(note).exists()
+        self._told_rest = self._gone = False
         self._since = time.monotonic()
         self._asked_http = 0.0
 
     def facts(self) -> dict[str, Any]:
         """What another process needs to go on with this child; the arguments of the constructor."""
-        names = ("name", "order", "drain_s", "pid", "base_id")
+        names = ("name", "order", "drain_s", "pid", "base_id", "note")
         return {name: getattr(self, name) for name in names}
 
     def ended(self) -> bool:
@@ -62,6 +67,7 @@ class Child:
         if self._told:
             return
         self._told = True
+        Path(self.note).touch()
         if not self.ended():
             processes.send(self.pid, signal.SIGTERM)
         else:
@@ -99,7 +105,7 @@ class Child:
                 processes.send(pid, signal.SIGTERM)
 
 
-def start(part: Part, argv: list[str], environment: dict[str, str], log: Path) -> Child:
+def start(part: Part, argv: list[str], environment: dict[str, str], log: Path, note: Path) -> Child:
     """Start *part* as *argv*, an absolute program and its arguments, without stdin, all output appended to *log*.
 
     OSError when it cannot be run. The log is a file and no pipe: a reader would get the signals of the job too.
@@ -113,4 +119,5 @@ def start(part: Part, argv: list[str], environment: dict[str, str], log: Path) -
     pid = os.posix_spawn(
         argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULTS
     )
-    return Child(part.name, part.order, part.drain_s, pid, envoy.id_file(argv) if envoy.is_envoy(argv) else None)
+    base_id = envoy.id_file(argv) if envoy.is_envoy(argv) else None
+    return Child(part.name, part.order, part.drain_s, pid, base_id, str(note))

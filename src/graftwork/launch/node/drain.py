@@ -11,15 +11,17 @@ from graftwork.launch.node.board import Board, say
 from graftwork.launch.node.child import Child
 from graftwork.launch.node.plan import Plan
 
-_TICK_S = 0.1
-_KILL_S = 10.0
+_TICK_S = 0.2
+_KILL_S = 5.0
+MARGIN_S = 30  # three orders, strays, a last tick
 
 
 def drain(plan: Plan, node: int, board: Board, children: Sequence[Child]) -> list[str]:
     """End *children*, and tell the other nodes. Returns the names of those that had to be killed.
 
     An order begins when the one before it has ended on every node: an engine may still hold memory of a store that runs
-    elsewhere. Each has the time of its slowest part, all together the plan's ``drain_s``.
+    elsewhere. Each has the time of its slowest part, all together the plan's ``drain_s``, and some seconds more where
+    something has to be killed (MARGIN_S at most).
     """
     hard = time.monotonic() + plan.drain_s
     killed: list[str] = []

@@ -1,15 +1,14 @@
 
 # The batch script: starts one task a node, passes on that the job is to end, and fails if anything has died.
 set -u
+# Set before anything else: what comes earlier than the trap would end this shell and leave the tasks to SIGKILL.
+stop=
+trap 'stop=1' TERM URG INT
+
 run=$folder/jobs/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
 mkdir -p "$run" || exit 1
 say() { echo "graftwork $(date -u +%H:%M:%SZ) $*" >&2; }
 crashed() { compgen -G "$run/CRASH_*" >/dev/null; }
-
-# Set before srun starts: what comes earlier than the trap would end this shell and leave the tasks to SIGKILL.
-stop=
-trap 'stop=1' TERM URG INT
-export SLURM_JOB_ID
 
 kill_wait=$(scontrol show config 2>/dev/null | sed -n 's/^KillWait *= *\([0-9]*\) sec$/\1/p')
 if [ "${kill_wait:-$drain_s}" -lt "$drain_s" ]; then

@@ -85,9 +85,13 @@ def send(pid: int, number: signal.Signals) -> None:
 def exit_code(pid: int) -> int | None:
     """The exit code of our child *pid*, negative for the signal that ended it; None while it lives.
 
-    The child is not waited for: until `reap` takes it away, no other process can get its number.
+    The child is not waited for: until `reap` takes it away, no other process can get its number. Of one that was
+    waited for before, by a supervisor that is dead, the code is not known: 0.
     """
-    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None if Path("/proc", str(pid)).exists() else 0
     if ended is None:
         return None
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

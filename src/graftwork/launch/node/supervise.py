@@ -166,7 +166,9 @@ class Node:
                 raise Crash(part.name, f"{argv[0]}: no such program on this node")
             for name in part.ports:
                 self._blocks[f"{part.name}/{name}"].hand_over()
-            child = start(part, [program, *argv[1:]], environment, self._log(part.name))
+            child = start(
+                part, [program, *argv[1:]], environment, self._log(part.name), self.scratch / f"{part.name}.told"
+            )
         except (OSError, KeyError, IndexError) as error:
             raise Crash(part.name, f"cannot be started: {type(error).__name__}: {error}") from error
         self.children[part.name] = child
