@@ -325,3 +325,24 @@ def test_metrics_that_the_operator_is_told_to_read_exist(tmp_path: Path, engine:
     text = "".join(wheel_file(tmp_path, engine, version, path).read_text() for path in paths)
     assert len(named) > 3
     assert not [name for name in named if f'"{name}"' not in text]
+
+
+VARIABLES = {
+    ("sglang", "0.5.15.post1"): [
+        "sglang/srt/environ.py",
+        "sglang/srt/utils/network.py",
+        "sglang/srt/disaggregation/common/conn.py",
+    ],
+    ("vllm", "0.24.0"): ["vllm/envs.py", "vllm/utils/deep_gemm.py"],
+}
+
+
+@pytest.mark.parametrize(("engine", "version"), sorted(VARIABLES))
+def test_the_engine_reads_the_variables_that_are_its_own(tmp_path: Path, engine: str, version: str) -> None:
+    base = {"sglang": SGLANG, "vllm": VLLM}[engine]
+    set_for_it = {
+        name for name in component(rendered(base), "decode-0").env if name.startswith(("SGLANG_", "VLLM_", "DG_"))
+    }
+    text = "".join(wheel_file(tmp_path, engine, version, path).read_text() for path in VARIABLES[engine, version])
+    assert len(set_for_it) > 2
+    assert not [name for name in set_for_it if name not in text]

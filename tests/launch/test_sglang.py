@@ -143,6 +143,17 @@ def test_mtp_is_the_same_on_both_legs() -> None:
         assert value(found, name, "--speculative-draft-model-path") == "/models/d"
 
 
+def test_mtp_on_one_leg_warns() -> None:
+    assert any("MTP on one leg" in text for text in rendered(SGLANG, mtp={"legs": ["decode"]}).deployment.warnings)
+    assert not rendered(SGLANG, mtp={}).deployment.warnings
+
+
+def test_the_devices_are_a_fact_for_the_node_to_fill_in() -> None:
+    """Which ones a job was given is known only there."""
+    found = component(rendered(SGLANG, prefill={"tp": 4}), "prefill-0")
+    assert found.gpus == [0, 1, 2, 3] and not [name for name in found.env if name.endswith("VISIBLE_DEVICES")]
+
+
 def test_hisparse_in_sglangs_keys() -> None:
     wanted = {"host_pool_gib": 8, "device_buffer_size": 4096, "host_to_device_ratio": 4}
     found = rendered(SGLANG, hisparse=wanted, decode__seats=96)

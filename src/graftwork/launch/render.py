@@ -88,7 +88,10 @@ def _plan(recipe: Recipe, contents: Contents) -> Plan:
         raise PinError(f"the recipe's nodes are {recipe.node.platform}, the image is for {platform}")
     if recipe.kvd is not None and recipe.engine != "sglang":
         raise UsageError("kvd is wired into SGLang's hierarchical cache only", hint="vLLM has [kv_cache_offload]")
-    return Plan(recipe, release(recipe.engine, version, contents.patches), contents, platform)
+    plan = Plan(recipe, release(recipe.engine, version, contents.patches), contents, platform)
+    if recipe.mtp is not None and recipe.prefill is not None and not {"prefill", "decode"} <= set(recipe.mtp.legs):
+        plan.warn("MTP on one leg only: the other hands over no draft state, and acceptance starts low")
+    return plan
 
 
 def _no_store(recipe: Recipe) -> list[Draft]:

@@ -46,8 +46,8 @@ def _node(plan: Plan, engine: Engine, known: Table, place: int) -> Draft:
         ports={"http": 1},
         gpus=list(range(leg.tp // leg.span)),
     )
-    _basics(plan, engine, draft)
-    _parallel(plan, engine, draft, place)
+    _basics(plan, draft)
+    _parallel(engine, draft, place)
     _sizes(engine, draft)
     _model(plan, draft)
     _speculation(plan, engine, draft)
@@ -57,7 +57,7 @@ def _node(plan: Plan, engine: Engine, known: Table, place: int) -> Draft:
     if recipe.kvd is not None or leg.hicache_gb is not None:
         kvd.wire(plan, engine, draft)
     _decode_cache(plan, engine, draft, events)
-    _environment(plan, engine, draft)
+    _environment(plan, draft)
     for demand in plan.contents.demands:
         if demand.args:
             _args(draft).demand(demand.args, demand.reason)
@@ -74,7 +74,7 @@ def _args(draft: Draft) -> Arguments:
     return draft.args
 
 
-def _basics(plan: Plan, engine: Engine, draft: Draft) -> None:
+def _basics(plan: Plan, draft: Draft) -> None:
     model, args = plan.recipe.model, _args(draft)
     args.add("--model-path", escape(model.path), why="the model of the recipe")
     args.add("--served-model-name", escape(model.served_name), why="the name that clients use")
@@ -84,7 +84,7 @@ def _basics(plan: Plan, engine: Engine, draft: Draft) -> None:
         args.add("--trust-remote-code", why="the model brings code of its own")
 
 
-def _parallel(plan: Plan, engine: Engine, draft: Draft, place: int) -> None:
+def _parallel(engine: Engine, draft: Draft, place: int) -> None:
     leg, args = engine.leg, _args(draft)
     args.add("--tp-size", leg.tp, why=f"all {leg.tp} GPUs of the engine")
     if leg.dp_attention:
@@ -231,15 +231,10 @@ def _decode_cache(plan: Plan, engine: Engine, draft: Draft, events: bool) -> Non
         args.add(RADIX, why="the router steers repeats to the rank that holds the prefix; only the rest is transferred")
 
 
-def _environment(plan: Plan, engine: Engine, draft: Draft) -> None:
+def _environment(plan: Plan, draft: Draft) -> None:
     env, node = draft.env, draft.node
     env.add("SGLANG_HOST_IP", f"{{host:{node}}}", "the address that peers reach this node by")
     env.add("PYTHONHASHSEED", "0", "hashes of KV blocks must be the same in every process and run")
-    if len(draft.gpus) < plan.recipe.node.gpus:
-        visible = ",".join(str(gpu) for gpu in draft.gpus)
-        env.add("CUDA_VISIBLE_DEVICES", visible, "the node has more GPUs than this engine uses")
-        if plan.platform == "rocm":
-            env.add("HIP_VISIBLE_DEVICES", visible, "the same for HIP")
     for name, folder in (("TRITON_CACHE_DIR", "triton"), ("SGLANG_DG_CACHE_DIR", "deep_gemm")):
         env.add(name, f"{{cache}}/{folder}", "the user's own: a shared one belongs to whoever came first")
     if (_args(draft).value("--disaggregation-transfer-backend") or "") == "nixl":

@@ -35,7 +35,7 @@ class Given:
         if self.key and isinstance(wanted, dict):
             known = _set_key(read_json(demanded.values[0]), self)
         if isinstance(wanted, dict) and isinstance(known, dict):
-            return _over(known, wanted) == known
+            return bool(_over(known, wanted) == known)
         return (self.values, self.negated) == (demanded.values, demanded.negated)
 
 
