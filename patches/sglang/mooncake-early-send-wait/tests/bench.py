@@ -199,7 +199,8 @@ class Prefill:
             optional=["_send_kv_chunk"],
         )()
         vars(scheduler).update(
-            enable_overlap=True, enable_staging=False, forward_stream=self.device.forward_stream,
+            enable_overlap=True, enable_staging=False, device_module=SimpleNamespace(Event=Event),
+            forward_stream=self.device.forward_stream,
             kv_checksum_computer=None,
             token_to_kv_pool_allocator=SimpleNamespace(
                 page_size=PAGE, translate_kv_indices_for_transfer=lambda indices: indices
