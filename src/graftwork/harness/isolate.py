@@ -68,7 +68,7 @@ def read_engine_file(tree: Path, *candidates: str) -> Path:
             return tree / candidate
     raise MissingFile(
         f"{tree}: none of these files is there: {', '.join(candidates)}",
-        hint="give the folder that holds the engine package, or teach the test where the release keeps the file",
+        hint="give the folder that holds the engine package; under graftwork prove, name the file in patch.toml's reads",
     )
 
 
