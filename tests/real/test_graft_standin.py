@@ -156,7 +156,7 @@ def test_a_push_mounts_every_base_layer_and_moves_little(bench: Bench, pushed: d
     assert pushed["written"][0]["mounted"] == len(before["layers"]) and pushed["base_bytes_copied"] == 0
     again = bench.ok("push", "--base", bench.base, "--to", bench.ref("team/again"))
     assert again["grafted"] == pushed["grafted"] and again["facts"] == ["cache"]
-    assert again["bytes_in"] < 10_000 and again["bytes_out"] < 500_000
+    assert again["bytes_in"] < 10_000 and again["bytes_out"] < after["layers"][-1]["size"] + 100_000
     # A first scan reads each layer once.
     assert pushed["bytes_in"] < sum(layer["size"] for layer in before["layers"]) + 20_000
 
