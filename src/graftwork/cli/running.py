@@ -38,7 +38,7 @@ class Where:
 
 def options(function: Callable[..., int]) -> Callable[..., int]:
     """The options of `Where`."""
-    for option in (
+    every = (
         click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write deployment.json there."),
         click.option("--slurm", is_flag=True, help="Write a Slurm job into --out: sbatch DIR/job.sbatch."),
         click.option("--sbatch", multiple=True, metavar="OPTION", help="For sbatch, such as --sbatch=--partition=x."),
@@ -52,7 +52,8 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
         click.option("--rdma", default="", metavar="RESOURCE", help="The device plugin's resource of the network."),
         click.option("--mount", multiple=True, metavar="SPEC", help="/path=host:/path or /path=claim:NAME in pods."),
         click.option("--dist", type=click.Path(path_type=Path), metavar="DIR", help="Where payloads were built."),
-    ):  # fmt: skip
+    )
+    for option in reversed(every):
         function = option(function)
     return function
 
