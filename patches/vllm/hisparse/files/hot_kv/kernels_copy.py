@@ -1,0 +1,66 @@
+"""Triton kernels that move KV rows: missing rows from host to hot, and the newest row to both.
+
+Rows are WORDS int32 words (656 B: 164, 1,152 B: 288). Row numbers are widened to int64 before they are multiplied: in
+int32 a row of 288 words wraps from row 7,456,541 on, and offsets in bytes wrap from row 3,273,604 of 656 bytes on.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy_kernel(
+    host_ptr,  # int32 [host rows, WORDS], device address of host memory
+    hot_ptr,  # out, int32 [R * S, WORDS]
+    sorted_source_ptr,  # int64 [T * K]
+    sorted_target_ptr,  # int32 [T * K]
+    total_ptr,  # int32 [1]
+    PROGRAMS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """Grid (PROGRAMS,), however many rows there are. Programs go through the list side by side, ROWS rows at a time.
+
+    So what is in flight at one moment lies close together in the list, and in host memory.
+    """
+    total = tl.load(total_ptr)
+    word = tl.arange(0, BLOCK_W)[None, :]
+    for first in range(tl.program_id(0) * ROWS, total, PROGRAMS * ROWS):
+        at = first + tl.arange(0, ROWS)
+        listed = at < total
+        source = tl.load(sorted_source_ptr + at, mask=listed, other=0).to(tl.int64)
+        target = tl.load(sorted_target_ptr + at, mask=listed, other=0).to(tl.int64)
+        mask = listed[:, None] & (word < WORDS)
+        words = tl.load(host_ptr + source[:, None] * WORDS + word, mask=mask, other=0, cache_modifier=".cg")
+        tl.store(hot_ptr + target[:, None] * WORDS + word, words, mask=mask)
+
+
+@triton.jit
+def newest_kernel(
+    rows_ptr,  # int32 [T, WORDS]: the newest row of each batch row
+    slot_ptr,  # int64 [T]: its host row, -1 for padding
+    region_ptr,  # int32 [T]
+    host_ptr,  # out, int32 [host rows, WORDS]
+    hot_ptr,  # out, int32 [R * S, WORDS]
+    host_rows,
+    REGIONS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """Grid (T,). To the host row, and to the newest token's row of the region if the row has one."""
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    if (slot < 0) | (slot >= host_rows):
+        return
+    word = tl.arange(0, BLOCK_W)
+    mask = word < WORDS
+    words = tl.load(rows_ptr + row * WORDS + word, mask=mask, other=0)
+    tl.store(host_ptr + slot * WORDS + word, words, mask=mask)
+    region = tl.load(region_ptr + row).to(tl.int64)
+    if (region >= 0) & (region < REGIONS):
+        tl.store(hot_ptr + (region * STRIDE + SLOTS) * WORDS + word, words, mask=mask)

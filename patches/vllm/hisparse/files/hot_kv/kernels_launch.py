@@ -1,0 +1,152 @@
+"""Launching the kernels on a state: resolve, copy, write of the newest rows. Nothing here waits for the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from .kernels import find_kernel, invert_kernel, place_kernel, sort_kernel
+from .kernels_copy import copy_kernel, newest_kernel
+from .state import HotState
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Sizes that change speed and nothing else. Threads are of one program; a wave is what the device runs in step.
+
+    copy_programs x copy_rows rows are in flight at once: enough to fill the bus, few enough to stay close together.
+    """
+
+    wave: int = 32
+    find_threads: int = 512
+    list_threads: int = 256
+    copy_threads: int = 128
+    copy_programs: int = 264
+    copy_rows: int = 4
+
+    def warps(self, threads: int) -> int:
+        """Waves of *threads* threads."""
+        return max(1, threads // self.wave)
+
+
+def tuning_for(device: torch.device) -> Tuning:
+    """The defaults on *device*: two copying programs for each multiprocessor, waves of 64 on HIP's CDNA."""
+    if device.type != "cuda":
+        return Tuning(copy_programs=4)
+    facts = torch.cuda.get_device_properties(device)
+    return Tuning(wave=getattr(facts, "warp_size", 32), copy_programs=2 * facts.multi_processor_count)
+
+
+def resolve(
+    state: HotState,
+    layer: int,
+    topk: torch.Tensor,
+    seq_lens: torch.Tensor,
+    slots: torch.Tensor,
+    regions: torch.Tensor,
+    table: torch.Tensor,
+    host_rows: int,
+    tuning: Tuning,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make the positions that each row selects hot in *layer*, all but the bytes: those come with `copy`.
+
+    topk int32 [T, K] of positions, -1 for none; seq_lens int32 [T], the newest token included; slots int64 [T], host
+    row of the newest token, -1 for padding; regions int32 [T]; table int32 [T, blocks of a request]; host_rows: rows of
+    the layer's host pool. Returns, valid until the next call, index int32 [T, K] (hot row of each column, -1 where topk
+    is -1 or the row is padded) and lengths int32 [T] (columns up to the last used one). ValueError for other shapes.
+    """
+    shape, width = state.shape, topk.shape[0]
+    _judge(state, topk, {"seq_lens": seq_lens, "slots": slots, "regions": regions, "table": table})
+    tags, order = state.tags[layer], state.order[layer]
+    listing = {"BLOCK_K": triton.next_power_of_2(shape.topk), "num_warps": tuning.warps(tuning.list_threads)}
+    sizes = {"REGIONS": shape.regions, "STRIDE": shape.stride, "TOPK": shape.topk, "MAX_LEN": shape.max_len}
+    shift = bin_shift(host_rows, state.bin_count)
+    invert_kernel[(width,)](
+        topk, seq_lens, slots, regions, table, state.inverse, state.want, state.index, state.lengths, state.count,
+        state.bins, state.stats, topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page,
+        SLOTS=shape.slots, PAGE=shape.page, BINS=state.bin_count, **sizes, **listing,
+    )  # fmt: skip
+    find_kernel[(width,)](
+        slots, regions, state.want, state.inverse, tags, order, state.index, state.victims, state.count, state.stats,
+        SLOTS=shape.slots, BLOCK_H=triton.next_power_of_2(shape.slots), BLOCK_K=listing["BLOCK_K"],
+        num_warps=tuning.warps(tuning.find_threads), **sizes,
+    )  # fmt: skip
+    place_kernel[(width,)](
+        slots, regions, state.want, state.inverse, table, state.victims, tags, state.index, state.source, state.target,
+        state.nth, state.bins, table.stride(0), PAGE=shape.page, BIN_SHIFT=shift, **sizes, **listing,
+    )  # fmt: skip
+    sort_kernel[(width,)](
+        state.count, state.source, state.target, state.nth, state.bins, state.sorted_source, state.sorted_target,
+        state.total, TOPK=shape.topk, BINS=state.bin_count, BIN_SHIFT=shift, **listing,
+    )  # fmt: skip
+    return state.index[:width], state.lengths[:width]
+
+
+def copy(state: HotState, host: torch.Tensor, hot: torch.Tensor, tuning: Tuning) -> None:
+    """Copy the rows that the last `resolve` found missing. host, hot: int32 [rows, words], see `as_words`.
+
+    May be repeated with the buffers of other layers that use the same selection and the same tags.
+    """
+    shape = state.shape
+    _judge_rows(state, hot, shape.hot_rows)
+    _judge_rows(state, host, None)
+    copy_kernel[(tuning.copy_programs,)](
+        host, hot, state.sorted_source, state.sorted_target, state.total,
+        PROGRAMS=tuning.copy_programs, ROWS=tuning.copy_rows, WORDS=shape.words,
+        BLOCK_W=triton.next_power_of_2(shape.words), num_warps=tuning.warps(tuning.copy_threads),
+    )  # fmt: skip
+
+
+def write_newest(
+    state: HotState,
+    rows: torch.Tensor,
+    slots: torch.Tensor,
+    regions: torch.Tensor,
+    host: torch.Tensor,
+    hot: torch.Tensor,
+    tuning: Tuning,
+) -> None:
+    """Write each row's newest token, int32 [T, words], to its host row and to its region's row for the newest token.
+
+    A slot of -1 writes nothing; the inert region writes to the host alone (tokens of a prefill).
+    """
+    shape = state.shape
+    _judge_rows(state, rows, None)
+    _judge_rows(state, hot, shape.hot_rows)
+    _judge_rows(state, host, None)
+    if not len(rows) == len(slots) == len(regions):
+        raise ValueError(f"{len(rows)} rows, {len(slots)} slots and {len(regions)} regions")
+    newest_kernel[(len(rows),)](
+        rows, slots, regions, host, hot, host.shape[0],
+        REGIONS=shape.regions, SLOTS=shape.slots, STRIDE=shape.stride, WORDS=shape.words,
+        BLOCK_W=triton.next_power_of_2(shape.words), num_warps=tuning.warps(tuning.copy_threads),
+    )  # fmt: skip
+
+
+def bin_shift(host_rows: int, bins: int) -> int:
+    """The least shift that maps row numbers below *host_rows* to fewer than *bins* numbers."""
+    return max(0, (host_rows - 1).bit_length() - (bins.bit_length() - 1))
+
+
+def _judge(state: HotState, topk: torch.Tensor, others: dict[str, torch.Tensor]) -> None:
+    width, shape = topk.shape[0], state.shape
+    if topk.shape[1] != shape.topk or not 1 <= width <= shape.rows:
+        raise ValueError(f"topk is {tuple(topk.shape)}, wanted 1 to {shape.rows} rows of {shape.topk}")
+    kinds = {"topk": torch.int32, "slots": torch.int64, "seq_lens": torch.int32, "regions": torch.int32}
+    for name, tensor in {"topk": topk, **others}.items():
+        if tensor.dtype != kinds.get(name, torch.int32):
+            raise ValueError(f"{name} is {tensor.dtype}, wanted {kinds.get(name, torch.int32)}")
+        if tensor.shape[0] < width:
+            raise ValueError(f"{name} has {tensor.shape[0]} rows, the batch {width}")
+        if tensor.stride(-1) != 1:
+            raise ValueError(f"{name} must be contiguous along its last dimension")
+
+
+def _judge_rows(state: HotState, rows: torch.Tensor, count: int | None) -> None:
+    words = state.shape.words
+    if rows.dtype != torch.int32 or rows.dim() != 2 or rows.shape[1] != words or not rows.is_contiguous():
+        raise ValueError(f"rows are {rows.dtype} {tuple(rows.shape)}, wanted contiguous int32 [rows, {words}]")
+    if count is not None and rows.shape[0] != count:
+        raise ValueError(f"{rows.shape[0]} hot rows, wanted {count}")
