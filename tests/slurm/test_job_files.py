@@ -55,7 +55,8 @@ def test_the_batch_shell_is_told_before_the_time_is_up(tmp_path: Path) -> None:
 def test_gpus_are_asked_for_and_the_user_comes_last(tmp_path: Path) -> None:
     plan = replace(deployment(component("a", 0, "mixed"), gpus=8, nodes=1), sbatch=["--partition=x"])
     found = options(slurm.write(plan, tmp_path, slurm.Job(sbatch=["--gres=gpu:h200:8", "--signal=B:TERM@500"]))[0])
-    assert found[-5:] == ["--exclusive", "--gres=gpu:8", "--partition=x", "--gres=gpu:h200:8", "--signal=B:TERM@500"]
+    assert found[-6:-3] == ["--exclusive", "--mem=0", "--gres=gpu:8"]
+    assert found[-3:] == ["--partition=x", "--gres=gpu:h200:8", "--signal=B:TERM@500"]
 
 
 @pytest.mark.parametrize(
@@ -163,3 +164,29 @@ def test_nothing_is_sent_to_a_job_that_cannot_drain(
     with pytest.raises(UsageError, match=why):
         cancel("12")
     assert not (tmp_path / "sent").exists()
+
+
+@pytest.mark.parametrize(
+    ("srun", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 5", 5),
+        ("for run; do :; done; echo '{}' >\"$run/CRASH_1\"", 1),
+    ],
+)
+def test_the_job_fails_with_a_marker_of_its_own_only(tmp_path: Path, srun: str, code: int) -> None:
+    """The batch script beside pretended commands: an old run with the same number left a marker."""
+    script = slurm.write(pair(), tmp_path / "job")[0]
+    old = tmp_path / "job/jobs/7.0"
+    old.mkdir()
+    (old / "CRASH_0").write_text("{}")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in {"srun": srun, "scancel": "exit 0", "scontrol": "exit 1"}.items():
+        fake(commands, name, text)
+    done = subprocess.run(
+        [script], env={"PATH": f"{commands}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert not (old / "CRASH_0").exists()
+    assert [path for path in old.parent.glob("7.0.*/CRASH_0")]

@@ -102,7 +102,7 @@ def batch_script(deployment: Deployment, folder: Path, job: Job) -> str:
         f"--comment={COMMENT}{deployment.bounds.drain_s}",
     ]
     if deployment.node.gpus:
-        options += ["--exclusive", f"--gres=gpu:{deployment.node.gpus}"]
+        options += ["--exclusive", "--mem=0", f"--gres=gpu:{deployment.node.gpus}"]
     lines = ["#!/bin/bash", *(f"#SBATCH {_quoted(option)}" for option in [*options, *asked]), ""]
     lines += [f"folder={shlex.quote(str(folder))}", f"nodes={deployment.nodes}", f"drain_s={deployment.bounds.drain_s}"]
     srun = [*_container_options(folder, job), *job.srun]

@@ -37,8 +37,12 @@ class Board:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether the notice *name* is up."""
-        return (self._notices / name).exists()
+        """Whether the notice *name* is up. A shared folder that fails for a moment shows none."""
+        try:
+            return (self._notices / name).exists()
+        except OSError as error:
+            say(f"notice {name}: {error}")
+            return False
 
     def crash(self, node: int, component: str, reason: str, rc: int | None) -> bool:
         """Write the marker of *node*. False, and the reason on stderr, where that fails: the drain goes on anyway."""

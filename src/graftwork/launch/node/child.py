@@ -67,7 +67,7 @@ class Child:
         if self._told:
             return
         self._told = True
-        Path(self.note).touch()
+        self._take_note()
         if not self.ended():
             processes.send(self.pid, signal.SIGTERM)
         else:
@@ -96,6 +96,12 @@ class Child:
         """Remove what it leaves on the host, after it has gone."""
         if self.base_id:
             envoy.clean(self.base_id)
+
+    def _take_note(self) -> None:
+        try:
+            Path(self.note).touch()
+        except OSError as error:  # a full disk must not keep it from being told
+            say(f"{self.note}: {error}")
 
     def _tell_rest(self, left: set[int]) -> None:
         if not self._told_rest:

@@ -12,7 +12,7 @@ from graftwork.launch.node.child import Child
 from graftwork.launch.node.plan import Plan
 
 _TICK_S = 0.2
-_KILL_S = 5.0
+KILL_S = 5.0
 MARGIN_S = 30  # three orders, strays, a last tick
 
 
@@ -33,9 +33,9 @@ def drain(plan: Plan, node: int, board: Board, children: Sequence[Child]) -> lis
         elsewhere = [part.name for part in plan.parts if part.order == order and part.node != node]
         for name in here:
             _publish(board, f"stopped-{name}")
-        if not _until(partial(_all_stopped, board, elsewhere), min(hard - reserved, deadline + _KILL_S)):
+        if not _until(partial(_all_stopped, board, elsewhere), min(hard - reserved, deadline + KILL_S)):
             say(f"order {order} has not ended on every node in its time; going on")
-    left = processes.kill_descendants(_KILL_S)
+    left = processes.kill_descendants(KILL_S)
     if left:
         say(f"not even SIGKILL ended {sorted(left)}: they wait in the kernel")
     for child in children:
@@ -54,7 +54,7 @@ def _end(children: list[Child], deadline: float) -> list[str]:
             say(f"{child.name}: not ended in its time, killed")
             child.kill()
             killed.append(child.name)
-    _until(lambda: all(child.gone(processes.table()) for child in children), time.monotonic() + _KILL_S)
+    _until(lambda: all(child.gone(processes.table()) for child in children), time.monotonic() + KILL_S)
     return killed
 
 

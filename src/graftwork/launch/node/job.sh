@@ -6,6 +6,8 @@ stop=
 trap 'stop=1' TERM URG INT
 
 run=$folder/jobs/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+# A cluster that counts from 1 again gives a number twice; an old run's notices are not of this one.
+[ ! -e "$run" ] || mv "$run" "$run.$(date +%s)" || exit 1
 mkdir -p "$run" || exit 1
 say() { echo "graftwork $(date -u +%H:%M:%SZ) $*" >&2; }
 crashed() { compgen -G "$run/CRASH_*" >/dev/null; }

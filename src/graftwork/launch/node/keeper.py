@@ -13,7 +13,7 @@ from pathlib import Path
 from graftwork.launch.node import processes
 from graftwork.launch.node.board import Board, say
 from graftwork.launch.node.child import Child
-from graftwork.launch.node.drain import drain
+from graftwork.launch.node.drain import KILL_S, drain
 from graftwork.launch.node.plan import Plan, read
 from graftwork.launch.node.supervise import STOP_SIGNALS, Node, escalate
 
@@ -31,6 +31,8 @@ def main() -> int:
     try:
         return keep(read(given.deployment), given.node, board, scratch)
     finally:
+        # Nothing is left by now, unless this program has failed too.
+        processes.kill_descendants(KILL_S)
         shutil.rmtree(str(scratch), ignore_errors=True)
 
 

@@ -40,9 +40,12 @@ def table() -> Table:
 
 
 def members(leader: int, now: Table) -> set[int]:
-    """What lives of the session that *leader* leads, and what descends from that; also when the leader has ended."""
+    """What lives of the session that *leader* leads, and what descends from that; also when the leader has ended.
+
+    Only descendants of this process: a number that another process has got meanwhile is none of ours.
+    """
     seeds = {pid for pid, process in now.items() if pid == leader or leader in (process.session, process.group)}
-    return seeds | descendants(seeds, now)
+    return (seeds | descendants(seeds, now)) & descendants({os.getpid()}, now)
 
 
 def descendants(roots: Collection[int], now: Table) -> set[int]:
@@ -91,7 +94,7 @@ def exit_code(pid: int) -> int | None:
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return None if Path("/proc", str(pid)).exists() else 0
+        return 0
     if ended is None:
         return None
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

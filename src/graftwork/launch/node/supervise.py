@@ -20,7 +20,7 @@ from graftwork.launch.node.drain import drain
 from graftwork.launch.node.plan import Part, Plan
 from graftwork.launch.node.values import Values, own_address
 
-PEERS_S = 300.0
+PEERS_S = 900.0
 SETTLE_S = 1.0
 _TICK_S = 0.25
 STOP_SIGNALS = (signal.SIGURG, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
