@@ -24,7 +24,7 @@ placed = load_module(Path(__file__).with_name("placed.py"), "hicache_staged_writ
 place = placed.place
 
 MEM = "sglang/srt/mem_cache"
-GROUP = (f"{MEM}/memory_pool_host.py",)
+POOLS = f"{MEM}/memory_pool_host.py"
 LAYERS, DIM, PAGE, PAGES, STRIDE = 3, 8, 4, 6, 16
 STAGED, PLAIN, PLAIN_LAYER_FIRST = "staged", "plain", "plain-layer-first"
 
@@ -46,18 +46,19 @@ class Cache:
 
     def __init__(self, tree: Path, platform: str, *, layout: str = "page_first") -> None:
         self.tree, self.platform, self.layout = tree, platform, layout
+        torch.manual_seed(0)
         self.kernels: list[str] = []
         self.namespace = self._namespace()
         self.mla_class = self._class(
             f"{MEM}/pool_host/mla.py", "MLATokenToKVPoolHost", ["backup_from_device_all_layer"]
         )
         self.indexer_class = self._class(
-            GROUP[0], "DSAIndexerPoolHost", ["backup_from_device_all_layer", "_get_indexer_page_indices"]
+            POOLS, "DSAIndexerPoolHost", ["backup_from_device_all_layer", "_get_indexer_page_indices"]
         )
         later = ["_backup_uses_cpu_host_indices", "_kernel_index_device", "_normalize_backup_indices"]
         members = ["__init__", "backup_from_device_all_layer"]
         self.group_class = load_class(
-            read_engine_file(tree, GROUP[0]), "HostPoolGroup", [*members, *later], self.namespace, optional=later
+            read_engine_file(tree, POOLS), "HostPoolGroup", [*members, *later], self.namespace, optional=later
         )
 
     def mla(self) -> Any:
