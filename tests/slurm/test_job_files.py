@@ -189,4 +189,4 @@ def test_the_job_fails_with_a_marker_of_its_own_only(tmp_path: Path, srun: str, 
     )
     assert done.returncode == code, done.stderr
     assert not (old / "CRASH_0").exists()
-    assert [path for path in old.parent.glob("7.0.*/CRASH_0")]
+    assert list(old.parent.glob("7.0.*/CRASH_0"))
