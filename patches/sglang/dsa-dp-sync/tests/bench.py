@@ -56,7 +56,7 @@ class Bench:
             forward_mode=mode,
             batch_size=count,
             seq_lens=self.device.holds(lengths, torch.int64),
-            seq_lens_cpu=torch.tensor(lengths, dtype=torch.int64) if mirror and lengths else None,
+            seq_lens_cpu=torch.tensor(lengths, dtype=torch.int64) if mirror else None,
             seq_lens_sum=sum(lengths) if mirror else None,
             req_pool_indices=self.device.holds([3 + 2 * row for row in range(count)], torch.int64),
             extend_seq_lens=self.device.holds([extend] * count, torch.int32),

@@ -31,6 +31,7 @@ class Device:
         self._work: queue.Queue[Callable[[], Any]] = queue.Queue()
         self._done = threading.Condition()
         self._open = 0
+        self._error: BaseException | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def submit(self, work: Callable[[], Any]) -> None:
@@ -42,7 +43,10 @@ class Device:
     def wait(self, bound: float) -> None:
         """Until all submitted work is done; `Deadlock` if it is not after *bound* seconds."""
         with self._done:
-            if not self._done.wait_for(lambda: not self._open, bound):
+            over = self._done.wait_for(lambda: not self._open or self._error, bound)
+            if self._error:
+                raise self._error
+            if not over:
                 raise Deadlock(f"the host waits for its device, and {self._open} of its work is never done")
 
     def holds(self, values: Any, dtype: torch.dtype) -> OnDevice:
@@ -52,10 +56,14 @@ class Device:
         return tensor
 
     def _run(self) -> None:
-        while True:
-            self._work.get()()
+        while not self._error:
+            error = None
+            try:
+                self._work.get()()
+            except Exception as raised:
+                error = raised
             with self._done:
-                self._open -= 1
+                self._open, self._error = self._open - 1, error
                 self._done.notify_all()
 
 

@@ -19,13 +19,11 @@ def test_the_group_goes_on(kit, bench, mode):
         on_device = dist.new_group(backend="gloo")
         own = kit.Bench(bench.tree, bench.version)
         forward = lambda: dist.all_reduce(kit.torch.ones(1), group=on_device)  # noqa: E731
-        busy = rank == 0
-        if busy:
+        if rank == 0:  # busy: it has launched its forward, and prepares the next one
             own.device.submit(forward)
-        lengths = [70, 9] if busy else []
-        own.metadata(own.batch(kit.Mode[mode] if busy else kit.Mode.IDLE, lengths, mirror=not busy))
-        dist.all_reduce(kit.torch.ones(1))
-        if not busy:
+            own.metadata(own.batch(kit.Mode[mode], [70, 9], mirror=False))
+        dist.all_reduce(kit.torch.ones(1))  # the hosts agree on the next step
+        if rank == 1:  # idle: no metadata to prepare, so it came there first
             own.device.submit(forward)
         own.device.wait(60)
         return "went on"
