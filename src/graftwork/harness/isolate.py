@@ -68,7 +68,7 @@ def read_engine_file(tree: Path, *candidates: str) -> Path:
             return tree / candidate
     raise MissingFile(
         f"{tree}: none of these files is there: {', '.join(candidates)}",
-        hint="give the folder that holds the engine package; under graftwork prove, name the file in patch.toml's reads",
+        hint="give the folder that holds the engine package; for graftwork prove, name the file in patch.toml (reads)",
     )
 
 
