@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from graftwork.launch.arguments import Arguments, Line, Origin
-from graftwork.launch.demands import Contents
+from graftwork.launch.demands import Contents, Demand
 from graftwork.launch.deployment import STOP_ENGINES, Component, Order, Ready, Role
 from graftwork.launch.environment import Environment
 from graftwork.launch.placeholders import escape
@@ -59,6 +59,20 @@ class Draft:
     ports: dict[str, int] = field(default_factory=dict)
     gpus: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def checked(self) -> Arguments:
+        """The arguments of a program that has a table of them."""
+        assert self.args is not None
+        return self.args
+
+    def demand(self, demands: Sequence[Demand]) -> None:
+        """Add what the image needs of an engine. UsageError where the user's word is against it."""
+        for demand in demands:
+            if demand.args:
+                self.checked.demand(demand.args, demand.reason)
+            for name, value in demand.env:
+                self.env.demand(name, value, demand.reason)
 
     def word(self, *words: str, why: str) -> None:
         """Words of a program without a table of arguments."""

@@ -41,8 +41,7 @@ def check(plan: Plan) -> None:
 
 def vllm(plan: Plan, engine: Engine, draft: Draft) -> None:
     """vLLM's keys: one dictionary up to 0.24, split between it and a connector since 0.30."""
-    wanted, args = plan.recipe.hisparse, draft.args
-    assert args is not None
+    wanted, args = plan.recipe.hisparse, draft.checked
     if wanted is None or engine.role == "prefill":
         return
     config: dict[str, Any] = {"device_buffer_size": wanted.device_buffer_size}

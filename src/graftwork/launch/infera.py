@@ -12,6 +12,7 @@ from graftwork.launch.draft import Draft, Plan
 from graftwork.launch.flags import Table, table
 from graftwork.launch.kvd import socket_of
 from graftwork.launch.placeholders import escape
+from graftwork.launch.recipe import Router
 from graftwork.launch.topology import Engine
 
 VERSION = "5890f7f"
@@ -28,8 +29,7 @@ def known_flags(plan: Plan, sglang: Table) -> Table:
 
 def dress(plan: Plan, engine: Engine, draft: Draft, events: bool) -> None:
     """Run the engine inside the wrapper."""
-    args, node = draft.args, draft.node
-    assert args is not None
+    args, node = draft.checked, draft.node
     draft.prefix = [plan.contents.interpreter, "-m", "infera.engine.sglang"]
     args.add("--discovery-backend", "etcd", why="nodes of a job have no Kubernetes to register with")
     args.add("--etcd-endpoint", etcd_of(plan), why="where engines register and the router looks")
@@ -85,10 +85,8 @@ def etcd(plan: Plan) -> list[Draft]:
     return [draft]
 
 
-def router(plan: Plan, draft: Draft, args: Arguments) -> None:
+def router(plan: Plan, wanted: Router, args: Arguments) -> None:
     """The arguments of ``infera.server``."""
-    wanted = plan.recipe.router
-    assert wanted is not None
     args.add("--host", "0.0.0.0", why="clients reach it from elsewhere")
     args.add("--port", "{port:http}", why="a port that is free on this node")
     args.add("--discovery-backend", "etcd", why="nodes of a job have no Kubernetes to look into")

@@ -38,8 +38,7 @@ def daemons(plan: Plan, engines: list[Engine]) -> list[Draft]:
             args=Arguments(table("infera-kvd", wanted.version), wanted.args, warnings=plan.warnings),
             ports={"id": 1},
         )
-        args = draft.args
-        assert args is not None
+        args = draft.checked
         args.add("--socket", socket_of(node), why="where the engines of this node find it; the port makes it unique")
         args.add("--max-bytes", int(wanted.memory_gib * GIB), why="its share of main memory, pinned")
         args.add("--long-path", escape(wanted.disk_path), why="the disk tier")
@@ -51,8 +50,7 @@ def daemons(plan: Plan, engines: list[Engine]) -> list[Draft]:
 
 def wire(plan: Plan, engine: Engine, draft: Draft) -> None:
     """SGLang's side of it, on an engine that prefills; nothing of it on a decode leg, and a note that says so."""
-    wanted, args = plan.recipe.kvd, draft.args
-    assert args is not None
+    wanted, args = plan.recipe.kvd, draft.checked
     if engine.role == "decode":
         if engine.leg.hicache_gb is not None:
             raise UsageError(

@@ -12,7 +12,7 @@ from graftwork.launch.flags import table
 from graftwork.launch.placeholders import escape
 from graftwork.launch.recipe import Router
 
-_VERSIONS = {"sglang-router": "0.3.2", "vllm-router": "0.1.17", "infera": infera.VERSION}
+DEFAULTS = {"sglang-router": "0.3.2", "vllm-router": "0.1.17", "infera": infera.VERSION}
 _MODULES = {
     "sglang-router": "sglang_router.launch_router",
     "vllm-router": "vllm_router.launch_router",
@@ -44,12 +44,12 @@ def drafts(plan: Plan, engines: list[Draft]) -> list[Draft]:
     if wanted.kind == "command":
         _own(wanted, draft, serving)
         return [draft]
-    version = wanted.version or _VERSIONS[wanted.kind]
+    version = wanted.version or DEFAULTS[wanted.kind]
     draft.prefix = draft.prefix or [plan.contents.interpreter, "-m", _MODULES[wanted.kind]]
     name = "infera-server" if wanted.kind == "infera" else wanted.kind
     draft.args = Arguments(table(name, version), wanted.args, warnings=plan.warnings)
     if wanted.kind == "infera":
-        infera.router(plan, draft, draft.args)
+        infera.router(plan, wanted, draft.args)
         return [draft]
     draft.ports["metrics"] = 1
     _gateway(plan, wanted, draft.args, serving)

@@ -12,7 +12,7 @@ from graftwork.launch.flags import Table, table
 from graftwork.launch.infera import dress, known_flags
 from graftwork.launch.placeholders import escape
 from graftwork.launch.releases import ALIASES
-from graftwork.launch.topology import Engine, ranks_per_node
+from graftwork.launch.topology import Engine
 
 # An engine listens on the port of --dist-init-addr and, with DP attention, on up to 13 after it
 # (sglang/srt/server_args.py, PortArgs.init_new; DP_ATTENTION_HANDSHAKE_PORT_DELTA).
@@ -58,24 +58,15 @@ def _node(plan: Plan, engine: Engine, known: Table, place: int) -> Draft:
         kvd.wire(plan, engine, draft)
     _decode_cache(plan, engine, draft, events)
     _environment(plan, draft)
-    for demand in plan.contents.demands:
-        if demand.args:
-            _args(draft).demand(demand.args, demand.reason)
-        for name, value in demand.env:
-            draft.env.demand(name, value, demand.reason)
+    draft.demand(plan.contents.demands)
     if recipe.router is not None and recipe.router.kind == "infera":
         dress(plan, engine, draft, events)
     _refuse(plan, engine, draft)
     return draft
 
 
-def _args(draft: Draft) -> Arguments:
-    assert draft.args is not None
-    return draft.args
-
-
 def _basics(plan: Plan, draft: Draft) -> None:
-    model, args = plan.recipe.model, _args(draft)
+    model, args = plan.recipe.model, draft.checked
     args.add("--model-path", escape(model.path), why="the model of the recipe")
     args.add("--served-model-name", escape(model.served_name), why="the name that clients use")
     args.add("--host", "0.0.0.0", why="peers and the router reach it from other nodes")
@@ -85,7 +76,7 @@ def _basics(plan: Plan, draft: Draft) -> None:
 
 
 def _parallel(engine: Engine, draft: Draft, place: int) -> None:
-    leg, args = engine.leg, _args(draft)
+    leg, args = engine.leg, draft.checked
     args.add("--tp-size", leg.tp, why=f"all {leg.tp} GPUs of the engine")
     if leg.dp_attention:
         args.add("--dp-size", leg.dp, why="attention ranks, each with its own KV cache")
@@ -106,7 +97,7 @@ def _parallel(engine: Engine, draft: Draft, place: int) -> None:
 
 
 def _sizes(engine: Engine, draft: Draft) -> None:
-    leg, args = engine.leg, _args(draft)
+    leg, args = engine.leg, draft.checked
     if leg.gpu_share is not None:
         args.add("--mem-fraction-static", leg.gpu_share, why="weights and KV cache as a share of the GPU's memory")
     if leg.batch_tokens is not None:
@@ -120,7 +111,7 @@ def _sizes(engine: Engine, draft: Draft) -> None:
 
 
 def _model(plan: Plan, draft: Draft) -> None:
-    model, args = plan.recipe.model, _args(draft)
+    model, args = plan.recipe.model, draft.checked
     if model.context is not None:
         args.add("--context-length", model.context, why="the longest request that the recipe plans for")
     if model.kv_dtype != "auto":
@@ -139,7 +130,7 @@ def _model(plan: Plan, draft: Draft) -> None:
 
 
 def _speculation(plan: Plan, engine: Engine, draft: Draft) -> None:
-    mtp, args = plan.recipe.mtp, _args(draft)
+    mtp, args = plan.recipe.mtp, draft.checked
     if mtp is None or engine.role not in mtp.legs:
         return
     why = "MTP; both legs use the same values, as the draft state is handed over too"
@@ -156,7 +147,7 @@ def _speculation(plan: Plan, engine: Engine, draft: Draft) -> None:
 def _handover(plan: Plan, engine: Engine, draft: Draft) -> None:
     if engine.role == "mixed":
         return
-    transfer, args = plan.recipe.transfer, _args(draft)
+    transfer, args = plan.recipe.transfer, draft.checked
     args.add("--disaggregation-mode", engine.role, why="prefill and decode run apart")
     args.add("--disaggregation-transfer-backend", transfer.backend or "mooncake", why="how KV reaches the decode leg")
     if transfer.devices:
@@ -170,7 +161,7 @@ def _handover(plan: Plan, engine: Engine, draft: Draft) -> None:
 
 
 def _hisparse(plan: Plan, engine: Engine, draft: Draft) -> None:
-    sparse, args = plan.recipe.hisparse, _args(draft)
+    sparse, args = plan.recipe.hisparse, draft.checked
     if sparse is None or engine.role == "prefill":
         return
     args.add("--enable-hisparse", why="KV in pinned host memory, a hot buffer on the GPU")
@@ -182,7 +173,7 @@ def _hisparse(plan: Plan, engine: Engine, draft: Draft) -> None:
 
 
 def _events(plan: Plan, engine: Engine, draft: Draft) -> bool:
-    events, args = plan.recipe.kv_events, _args(draft)
+    events, args = plan.recipe.kv_events, draft.checked
     if events is None or engine.role not in events.legs:
         return False
     ranks = engine.leg.dp if engine.leg.dp_attention else 1
@@ -207,7 +198,7 @@ def _decode_cache(plan: Plan, engine: Engine, draft: Draft, events: bool) -> Non
     """The decode leg's radix cache, only where the engine takes it and something reads it."""
     if engine.role != "decode":
         return
-    args = _args(draft)
+    args = draft.checked
     algorithm = (args.value("--speculative-algorithm") or "").upper()
     allowed = not algorithm or ALIASES.get(algorithm, algorithm) in plan.release.decode_radix_with
     backend = args.value("--disaggregation-transfer-backend")
@@ -237,14 +228,14 @@ def _environment(plan: Plan, draft: Draft) -> None:
     env.add("PYTHONHASHSEED", "0", "hashes of KV blocks must be the same in every process and run")
     for name, folder in (("TRITON_CACHE_DIR", "triton"), ("SGLANG_DG_CACHE_DIR", "deep_gemm")):
         env.add(name, f"{{cache}}/{folder}", "the user's own: a shared one belongs to whoever came first")
-    if (_args(draft).value("--disaggregation-transfer-backend") or "") == "nixl":
+    if (draft.checked.value("--disaggregation-transfer-backend") or "") == "nixl":
         devices = escape(plan.recipe.transfer.devices)
         env.add("UCX_NET_DEVICES", devices or "{nics}", "all of the node's active devices, not one for all ranks")
 
 
 def _refuse(plan: Plan, engine: Engine, draft: Draft) -> None:
     """Combinations that the engine would refuse after minutes, or take and wedge."""
-    args, recipe = _args(draft), plan.recipe
+    args, recipe = draft.checked, plan.recipe
     if args.has(OFFLOAD) and (recipe.kvd is not None or not args.has("--hicache-storage-backend")):
         raise UsageError(
             f"{draft.name}: {OFFLOAD} needs a storage backend of its own on the decode leg, and kvd is none",
@@ -258,4 +249,3 @@ def _refuse(plan: Plan, engine: Engine, draft: Draft) -> None:
         raise UsageError(f"{draft.name}: HiSparse needs seats: each takes GPU memory before the first request")
     if leg.seats is not None and leg.dp_attention and leg.seats % leg.dp:
         plan.warn(f"{draft.name}: {leg.seats} seats do not divide among {leg.dp} attention ranks")
-    assert ranks_per_node(recipe, leg) == len(draft.gpus)

@@ -63,21 +63,12 @@ def _process(plan: Plan, engine: Engine, place: int, local: int | None, rank: in
     hisparse.vllm(plan, engine, draft)
     _stop(plan, draft)
     _environment(draft)
-    for demand in plan.contents.demands:
-        if demand.args:
-            _args(draft).demand(demand.args, demand.reason)
-        for name, value in demand.env:
-            draft.env.demand(name, value, demand.reason)
+    draft.demand(plan.contents.demands)
     return draft
 
 
-def _args(draft: Draft) -> Arguments:
-    assert draft.args is not None
-    return draft.args
-
-
 def _basics(plan: Plan, draft: Draft, head: bool) -> None:
-    model, args = plan.recipe.model, _args(draft)
+    model, args = plan.recipe.model, draft.checked
     args.add("--served-model-name", escape(model.served_name), why="the name that clients use")
     if head:
         args.add("--host", "0.0.0.0", why="peers and the router reach it from other nodes")
@@ -87,7 +78,7 @@ def _basics(plan: Plan, draft: Draft, head: bool) -> None:
 
 
 def _parallel(engine: Engine, draft: Draft, place: int, local: int | None, rank: int) -> None:
-    leg, args = engine.leg, _args(draft)
+    leg, args = engine.leg, draft.checked
     args.add("--tensor-parallel-size", leg.tp, why="GPUs of each rank")
     if leg.ep:
         args.add("--enable-expert-parallel", why="experts are spread over all ranks")
@@ -114,7 +105,7 @@ def _parallel(engine: Engine, draft: Draft, place: int, local: int | None, rank:
 
 
 def _sizes(plan: Plan, engine: Engine, draft: Draft) -> None:
-    leg, args = engine.leg, _args(draft)
+    leg, args = engine.leg, draft.checked
     if leg.gpu_share is not None:
         args.add("--gpu-memory-utilization", leg.gpu_share, why="weights and KV cache as a share of the GPU's memory")
     if leg.seats is not None:
@@ -128,7 +119,7 @@ def _sizes(plan: Plan, engine: Engine, draft: Draft) -> None:
 
 
 def _model(plan: Plan, engine: Engine, draft: Draft) -> None:
-    model, mtp, args = plan.recipe.model, plan.recipe.mtp, _args(draft)
+    model, mtp, args = plan.recipe.model, plan.recipe.mtp, draft.checked
     if model.kv_dtype != "auto":
         args.add("--kv-cache-dtype", model.kv_dtype, why="the KV type of the recipe; both legs must agree")
     if model.reasoning_parser:
@@ -144,7 +135,7 @@ def _model(plan: Plan, engine: Engine, draft: Draft) -> None:
 
 
 def _events(plan: Plan, engine: Engine, draft: Draft, first: str) -> None:
-    events, args = plan.recipe.kv_events, _args(draft)
+    events, args = plan.recipe.kv_events, draft.checked
     if events is None:
         return
     if events.block_size is not None:
@@ -172,7 +163,7 @@ def _transfer(plan: Plan, engine: Engine, draft: Draft, first: str) -> None:
         raise UsageError(f"transfer.backend {backend}: vLLM pairs engines by one of {', '.join(PAIRING)}")
     config = store.transfer_config(store.connectors(plan, engine))
     if config is not None:
-        _args(draft).add("--kv-transfer-config", config, why=_why_connectors(config))
+        draft.checked.add("--kv-transfer-config", config, why=_why_connectors(config))
     store.attach(plan, engine, draft)
     if engine.role == "mixed" or not (backend or PAIRING[0]).startswith("Nixl"):
         return
@@ -195,7 +186,7 @@ def _why_connectors(config: dict[str, Any]) -> str:
 def _stop(plan: Plan, draft: Draft) -> None:
     bound = plan.recipe.bounds.engine_s
     why = "0, the default, cuts requests off and the release of pinned memory short"
-    _args(draft).add("--shutdown-timeout", bound, why=why)
+    draft.checked.add("--shutdown-timeout", bound, why=why)
     draft.env.add(TIMEOUT, bound, "the second of two bounds: workers are killed after 5 s without it")
 
 
