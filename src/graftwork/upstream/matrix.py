@@ -77,7 +77,7 @@ def make_matrix(question: Question, cache: Cache, index: PackageIndex, *, jobs: 
     jobs = min(jobs or cores(), max(len(question.releases), 1))
     _ = index.settings  # asked of pip here, and not again in each process
     with _workers(_Work(question, cache, index), jobs) as spread:
-        results = list(spread(_release, question.releases))
+        results = list(spread(_release, question.releases, chunksize=max(1, len(question.releases) // (2 * jobs))))
         _raise_all([result.error for result in results if result.error])
         notes = FirstUse(cache)
         for release, result in zip(question.releases, results, strict=True):
@@ -115,10 +115,13 @@ def _begin(work: _Work, forked: bool = True) -> None:
 
 @contextmanager
 def _workers(work: _Work, jobs: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """A ``map`` over *jobs* processes that hold *work*, forked so that nothing is imported twice."""
+    """A ``map`` over *jobs* processes that hold *work*, forked so that nothing is imported twice.
+
+    Neighbouring releases share many files, and a process remembers what it found in one: hence chunks.
+    """
     if jobs == 1:
         _begin(work, forked=False)
-        yield map
+        yield lambda function, items, chunksize=1: map(function, items)
         return
     import libcst  # noqa: F401  # before the fork, so that it is loaded once
     import remotezip  # noqa: F401
