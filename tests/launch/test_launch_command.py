@@ -49,6 +49,7 @@ def test_commands_to_read(recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert graftwork(monkeypatch, recipe, "--set", "mixed.seats=7", "--set", "mtp.steps=2") == 0
     shown = capsys.readouterr().out
     assert "vllm.entrypoints.cli.main serve /m" in shown and "--max-num-seqs 9" in shown
+    assert "yours: --max-num-seqs 9, in place of --max-num-seqs 7" in shown
     assert """--speculative-config '{"method":"mtp","num_speculative_tokens":2}'""" in shown
     assert "--port '{port:http}'" in shown and "PYTHONHASHSEED=0" in shown
     assert shown.splitlines()[-1] == "small: 1 components on 1 nodes"

@@ -35,16 +35,20 @@ def lines(rendered: Rendered, screen: Screen, *, explain: bool) -> None:
             if explain:
                 _explained(component, explained[component.name], screen)
             else:
-                _command(component, screen)
+                _command(component, explained[component.name], screen)
 
 
-def _command(component: Component, screen: Screen) -> None:
+def _command(component: Component, why: Explained, screen: Screen) -> None:
     screen.line(f"  {screen.style(component.name, 'bold')}")
     for name, value in component.env.items():
         screen.line(f"    {name}={shlex.quote(_readable(value))} \\")
     screen.line("    " + " ".join(shlex.quote(_readable(word)) for word in component.argv))
     for path in component.files:
         screen.line(f"    file {path}")
+    for line in [*why.arguments, *why.environment]:
+        if line.origin == "user" and line.replaced:
+            text = f"{_readable(line.text)}, in place of {_readable(line.replaced)}"
+            screen.line(f"    {screen.style('yours', 'good')}: {text}")
 
 
 def _explained(component: Component, why: Explained, screen: Screen) -> None:
