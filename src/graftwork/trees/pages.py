@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graftwork.errors import UnreachableError, redact
 from graftwork.trees.cache import Cache
@@ -57,27 +55,22 @@ class PageCache:
             self._store(url, accept, answer)
         return answer
 
-    def _path(self, url: str, accept: str) -> Path:
-        return self._cache.root / "pages" / f"{hashlib.sha256(f'{accept} {url}'.encode()).hexdigest()}.json"
-
     def _load(self, url: str, accept: str) -> requests.Response | None:
-        """The kept answer as requests would give it; None when there is none or it cannot be read as one."""
+        """The kept answer as requests would give it; None when there is none or it was written by another version."""
         import requests
 
-        path = self._path(url, accept)
+        data = self._cache.recall("pages", _key(url, accept))
+        if data is None:
+            return None
         try:
-            kept = json.loads(path.read_bytes())
+            kept = json.loads(data)
             answer = requests.Response()
             answer.status_code, answer.url = 200, url
             answer.headers.update({str(name): str(value) for name, value in kept["headers"].items()})
             answer.encoding = requests.utils.get_encoding_from_headers(answer.headers)
             answer._content = str(kept["body"]).encode("utf-8")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._cache.error(error, path) from error
         except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # written by another version, or spoiled: the page is asked for anew
+            return None
         return answer
 
     def _store(self, url: str, accept: str, answer: requests.Response) -> None:
@@ -85,13 +78,12 @@ class PageCache:
             body = answer.content.decode("utf-8")
         except UnicodeDecodeError:
             return  # both forms of an index page are UTF-8; another page is not worth keeping
-        kept: dict[str, Any] = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
-        path = self._path(url, accept)
-        with self._cache.writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-                json.dump({"headers": kept, "body": body}, file)
-            Path(file.name).replace(path)
+        headers = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
+        self._cache.keep("pages", _key(url, accept), json.dumps({"headers": headers, "body": body}).encode())
+
+
+def _key(url: str, accept: str) -> str:
+    return hashlib.sha256(f"{accept} {url}".encode()).hexdigest()
 
 
 def _conditions(kept: requests.Response) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -14,7 +12,7 @@ from packaging.version import Version
 
 from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.catalog.versions import specifier
-from graftwork.errors import PinError, UsageError
+from graftwork.errors import UsageError
 from graftwork.names import Sha256, sha256_hex
 from graftwork.trees.cache import Cache
 from graftwork.trees.index import Location, PackageIndex
@@ -82,34 +80,20 @@ def find_releases(
 
 
 class FirstUse:
-    """What RECORD each wheel had when it was first read, below the cache's root."""
+    """What RECORD each wheel had when it was first read, in the cache."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
     def get(self, wheel: Sha256) -> Sha256 | None:
-        """The RECORD's sha256, or None where the wheel was never read here. PinError for a spoiled note."""
-        path = self._path(wheel)
-        try:
-            return sha256_hex(path.read_text("ascii").strip())
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            hint = "Remove the file and read the release anew."
-            raise PinError(f"{path}: not the sha256 of a RECORD", hint=hint) from None
-        except OSError as error:
-            raise self._cache.error(error, path) from error
+        """The RECORD's sha256; None where the wheel was never read here, or the note is spoiled (with a warning)."""
+        data = self._cache.recall("records", wheel)
+        return sha256_hex(data.decode("ascii")) if data is not None else None
 
     def put(self, wheel: Sha256, record: Sha256) -> None:
         """Note it, if nothing is noted yet."""
-        path = self._path(wheel)
-        with self._cache.writing(path), contextlib.suppress(FileExistsError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="ascii") as file:
-                file.write(f"{record}\n")
-
-    def _path(self, wheel: Sha256) -> Path:
-        return self._cache.root / "records" / wheel
+        if self.get(wheel) is None:
+            self._cache.keep("records", wheel, record.encode())
 
 
 def open_release(release: Release, cache: Cache, index: PackageIndex) -> RemoteWheelTree:
