@@ -58,6 +58,7 @@ def test_schemas_are_what_the_code_says() -> None:
         (('becomes = "count = min(rows, padded)"', 'becomes = "rows"'), "becomes is an expression", "becomes ="),
         (('becomes = "count = min(rows, padded)"', 'becomes = "if a: b"'), "becomes is a compound", "becomes ="),
         (('match = "if self.is_small(): ..."', 'match = "self.is_small()"'), "match is an expression", 'match = "self'),
+        (('before = "_toy_clip = count < rows"', 'before = "# a"'), "before inserts no statement", 'before = "# a"'),
         (('before = "_toy_clip = count', 'before = "_toy_clip = $count'), "inserted statements are taken", "before ="),
         (('before = "_toy_clip', 'after = "pass"\nbefore = "_toy_clip'), "has before and after", None),
         (('becomes = "count = min(rows, padded)"\n', ""), "has no action", None),

@@ -101,7 +101,7 @@ def test_a_new_patch_is_refused_until_it_is_filled_in(whole: Toy) -> None:
     assert new(whole, changed("return True", "return False")).code == 0
     found = [str(problem) for problem in lint_patch(whole.catalog, "toy/made")]
     assert sum("TODO is left" in line for line in found) > 10
-    assert any("no [[evidence]]" in line for line in found) and any("says no why" in line for line in found)
+    assert any("no [[evidence]]" in line for line in found)
 
 
 @pytest.mark.parametrize(

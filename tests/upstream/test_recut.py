@@ -97,3 +97,10 @@ def test_whole_functions_that_come_and_go(tmp_path: Path) -> None:
     )
     assert holds(cut("toy/pool.py", TOY_SOURCE, new), TOY_SOURCE, new)
     assert holds(cut("toy/pool.py", new, TOY_SOURCE), new, TOY_SOURCE)
+
+
+def test_half_of_an_edit_need_not_be_python() -> None:
+    old = "def f(x):\n    a = g(\n        x,\n    )\n    b = 1\n    return a, b\n"
+    new = "def f(x):\n    a = {\n        x,\n    }\n    b = 1\n    return a, b\n"
+    (edit,) = cut("toy/x.py", old, new)
+    assert edit.scope == "f" and len(edit.hunk) == 2 and holds([edit], old, new)

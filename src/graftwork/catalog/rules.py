@@ -153,6 +153,8 @@ def _check_codemod(hunk: CodemodHunk, file: Path, at: KeyPath) -> None:
             raise fail(
                 file, (*at, name), f"uses ${', $'.join(sorted(used))}: inserted statements are taken as they are"
             )
+        if getattr(hunk, name) and not inserted:
+            raise fail(file, (*at, name), f"{name} inserts no statement, only comments")
         if inserted and shape == ["an expression"]:
             raise fail(file, (*at, "match"), "match is an expression: statements stand before or after a statement")
 

@@ -37,8 +37,9 @@ def command(
 ) -> int:
     """Make patches/PATCH (engine/name) from a diff or a pull request, and what is left to do by hand.
 
-    The change must fit the tree exactly. Edits are cut as anchors in their functions, markers are looked for in
-    compiled code, and the planner must make the same bytes of it before anything is written.
+    The change must fit the tree exactly. Edits are cut in their functions, as node patterns where whole statements
+    change, else as anchors. Markers are looked for in compiled code. The planner must make the same bytes of it before
+    anything is written.
     """
     import datetime
 
@@ -85,11 +86,12 @@ def _check_ref(ref: str) -> None:
 
 
 def _say(screen: Screen, made: Skeleton, left_out: tuple[str, ...], folder: Path) -> None:
-    from graftwork.catalog.patches import Anchor, NewFile
+    from graftwork.catalog.patches import Anchor, Codemod, NewFile
 
     for edit in made.spec.edit:
-        if isinstance(edit, Anchor):
-            count = f"{len(edit.hunk)} anchor{'s' * (len(edit.hunk) > 1)}"
+        if isinstance(edit, (Anchor, Codemod)):
+            what = "anchor" if isinstance(edit, Anchor) else "node pattern"
+            count = f"{len(edit.hunk)} {what}{'s' * (len(edit.hunk) > 1)}"
             screen.step("edit", f"{edit.id}: {edit.file}, {edit.scope or 'the whole file'}, {count}")
         elif isinstance(edit, NewFile):
             screen.step("edit", f"{edit.id}: {edit.path}, a new file")

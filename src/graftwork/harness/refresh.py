@@ -11,7 +11,17 @@ import msgspec
 
 from graftwork.catalog import versions
 from graftwork.catalog.catalog import Patch
-from graftwork.catalog.patches import Anchor, AnchorHunk, Diff, Edit, Marker, NewFile, PatchFile, Revision, RevisionFile
+from graftwork.catalog.patches import (
+    Anchor,
+    AnchorHunk,
+    Diff,
+    Edit,
+    Marker,
+    NewFile,
+    PatchFile,
+    Revision,
+    RevisionFile,
+)
 from graftwork.catalog.toml import table_of, toml_text
 from graftwork.errors import StateError, UsageError
 from graftwork.harness import suggest
@@ -24,6 +34,7 @@ from graftwork.patching.overlay import Overlay
 from graftwork.patching.states import State
 from graftwork.trees.folder import FolderTree
 from graftwork.upstream import recut
+from graftwork.upstream.cut_codemod import cut_best
 
 _THERE = (HunkState.DONE, HunkState.HOLDS)
 _READY = (HunkState.PENDING, HunkState.HOLDS)
@@ -209,7 +220,7 @@ def _cuts(patch: Patch, below: Overlay, over: Overlay, revision: str) -> tuple[d
             source = f"files/{revision}/{path.partition('/')[2]}"
             files[source] = data
             edits.append(NewFile(id=f"file-{len(files)}", path=path, source=source))
-    return files, [*edits, *recut.cut_all(_texts(below, over))]
+    return files, [*edits, *cut_best(_texts(below, over))]
 
 
 def _texts(below: Overlay, over: Overlay) -> dict[str, tuple[str, str]]:

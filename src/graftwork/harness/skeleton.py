@@ -14,7 +14,7 @@ import msgspec
 from packaging.version import Version
 
 from graftwork.catalog.catalog import Catalog
-from graftwork.catalog.patches import Anchor, Edit, Marker, NewFile, PatchFile, Searched, Upstream
+from graftwork.catalog.patches import Anchor, Codemod, Edit, Marker, NewFile, PatchFile, Searched, Upstream
 from graftwork.catalog.toml import table_of, toml_text
 from graftwork.errors import StateError, TreeError, UsageError
 from graftwork.harness import suggest
@@ -24,7 +24,7 @@ from graftwork.patching.assess import Engine
 from graftwork.patching.overlay import Overlay
 from graftwork.patching.plan import plan
 from graftwork.trees.tree import Tree
-from graftwork.upstream import recut
+from graftwork.upstream.cut_codemod import cut_best
 from graftwork.upstream.incoming import Incoming
 
 TODO = "TODO"
@@ -66,7 +66,7 @@ def skeleton(name: str, change: Incoming, over: Overlay, version: Version, today
             edits.append(NewFile(id=f"file-{len(files)}", path=path, source=source))
         else:
             texts[path] = (old.decode("utf-8"), new.decode("utf-8"))
-    reasoned = [_reasons(edit) for edit in [*edits, *recut.cut_all(texts)]]
+    reasoned = [_reasons(edit) for edit in [*edits, *cut_best(texts)]]
     spec = _spec(name, change, reasoned, markers, version, today, ref)
     files |= {
         "patch.toml": toml_text(table_of(spec)).encode("utf-8"),
@@ -174,14 +174,14 @@ def _spec(
 def _reasons(edit: Edit) -> Edit:
     """*edit* with a place for the reason of each hunk."""
     why = f"{TODO}: why this hunk"
-    if isinstance(edit, Anchor):
+    if isinstance(edit, (Anchor, Codemod)):
         return msgspec.structs.replace(edit, hunk=[msgspec.structs.replace(hunk, why=why) for hunk in edit.hunk])
     return msgspec.structs.replace(edit, why=why)
 
 
 def _places(edit: Edit) -> list[str]:
     """Where each hunk of an edit is."""
-    if isinstance(edit, Anchor):
+    if isinstance(edit, (Anchor, Codemod)):
         return [f"`{edit.file}`, `{edit.scope}`" if edit.scope else f"`{edit.file}`"] * len(edit.hunk)
     return [f"`{edit.path}`, new"] if isinstance(edit, NewFile) else []
 

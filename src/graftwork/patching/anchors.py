@@ -36,10 +36,12 @@ def examine(edit: Anchor, text: str | None) -> list[Hunk]:
 
 def rewrite(edit: Anchor, text: str, hunks: Sequence[AnchorHunk]) -> str:
     """*text* with each hunk's ``find`` replaced; the caller has seen that each occurs once."""
-    for hunk in hunks:
-        (span,) = _spans(edit, text)
-        at = text.index(hunk.find, span.start, span.end)
+    (span,) = _spans(edit, text)
+    end = span.end
+    for hunk in hunks:  # the scope is not looked up in between: half of an edit need not be Python
+        at = text.index(hunk.find, span.start, end)
         text = text[:at] + hunk.replace + text[at + len(hunk.find) :]
+        end += len(hunk.replace) - len(hunk.find)
     return text
 
 

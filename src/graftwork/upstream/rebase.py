@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from graftwork.catalog import versions
 from graftwork.catalog.catalog import Patch
-from graftwork.catalog.patches import Anchor, Edit, Marker, NewFile, PatchFile
+from graftwork.catalog.patches import Anchor, Codemod, Edit, Marker, NewFile, PatchFile
 from graftwork.errors import ObsoleteError, StateError, UsageError
 from graftwork.patching import edits as editing
 from graftwork.patching import markers
@@ -20,7 +20,7 @@ from graftwork.patching.overlay import Overlay
 from graftwork.patching.plan import plan
 from graftwork.patching.states import State
 from graftwork.trees.tree import Tree
-from graftwork.upstream import recut
+from graftwork.upstream.cut_codemod import cut_best
 from graftwork.upstream.git import merge
 
 Candidates = Callable[[str, str, str], Sequence[Marker]]
@@ -177,7 +177,7 @@ def _spec(
     return msgspec.structs.replace(patch.spec, edit=rows, marker=marks, versions=width), notes
 
 
-def _cuts(below: Overlay, over: Overlay, lost: Sequence[Edit]) -> list[Anchor]:
+def _cuts(below: Overlay, over: Overlay, lost: Sequence[Edit]) -> list[Anchor | Codemod]:
     """The edits between the two trees, called as the lost ones in the same place, with their reasons."""
     texts = {}
     for path in over.changed:
@@ -187,7 +187,7 @@ def _cuts(below: Overlay, over: Overlay, lost: Sequence[Edit]) -> list[Anchor]:
         elif old is None:
             raise StateError(f"{path} is not in the new release", hint="write this edit by hand: the code has moved")
     free, found = [edit for edit in lost if not isinstance(edit, NewFile)], []
-    for cut in recut.cut_all(texts):
+    for cut in cut_best(texts):
         places = [edit for edit in free if getattr(edit, "file", "") == cut.file]
         same = [edit for edit in places if getattr(edit, "scope", "") == cut.scope] or places
         if same:

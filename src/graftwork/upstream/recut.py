@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from graftwork.catalog.patches import Anchor, AnchorHunk
-from graftwork.errors import UsageError
+from graftwork.errors import TreeError, UsageError
 from graftwork.patching import anchors, regions
 from graftwork.patching.anchors import Span
 from graftwork.patching.hunks import HunkState
@@ -85,17 +85,22 @@ def cut(path: str, old: str, new: str, name: str = "") -> list[Anchor]:
         what = "is empty and would get text" if not old else "would be emptied"
         raise UsageError(f"{path}: {what}: there is no text to anchor at", hint="add a new file instead")
     before, after = Text(path, old), Text(path, new)
-    wanted = groups(before, after)
+    for scoped in (True, False):
+        edits = _edits(path, _cuts(path, before, after, scoped), name)
+        if holds(edits, old, new):
+            return edits
+    raise UsageError(f"{path}: the change cannot be cut into anchors that hold both ways", hint="use a diff edit")
+
+
+def _cuts(path: str, old: Text, new: Text, scoped: bool) -> list[Cut]:
+    """One cut for each run of changed lines; runs whose windows meet are one."""
+    wanted = groups(old, new)
     while True:
-        cuts = [_narrowest(path, before, after, group) for group in wanted]
+        cuts = [_narrowest(path, old, new, group, scoped) for group in wanted]
         joined = _joined(wanted, cuts)
         if len(joined) == len(wanted):
-            break
+            return cuts
         wanted = joined
-    edits = _edits(path, cuts, name)
-    if not holds(edits, old, new):
-        raise UsageError(f"{path}: the change cannot be cut into anchors that hold both ways", hint="use a diff edit")
-    return edits
 
 
 def cut_all(changes: Mapping[str, tuple[str, str]]) -> list[Anchor]:
@@ -105,32 +110,33 @@ def cut_all(changes: Mapping[str, tuple[str, str]]) -> list[Anchor]:
         for edit in cut(path, old, new):
             taken = {other.id for other in edits}
             stem = _slug(f"{PurePosixPath(path).stem}-{edit.id}") if edit.id in taken else edit.id
-            free = next(
-                name for n in range(1, len(taken) + 3) if (name := stem if n == 1 else f"{stem}-{n}") not in taken
-            )
-            edits.append(msgspec.structs.replace(edit, id=free))
+            names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, len(taken) + 3))
+            edits.append(msgspec.structs.replace(edit, id=next(name for name in names if name not in taken)))
     return edits
 
 
 def holds(edits: Sequence[Anchor], old: str, new: str) -> bool:
     """Whether *edits* are pending in *old*, make *new* of it, are done there, and lead back."""
     text = old
-    for edit in edits:
-        if any(hunk.state is not HunkState.PENDING for hunk in anchors.examine(edit, text)):
+    try:
+        for edit in edits:
+            if any(hunk.state is not HunkState.PENDING for hunk in anchors.examine(edit, text)):
+                return False
+            text = anchors.forward(edit, text)
+        if text != new:
             return False
-        text = anchors.forward(edit, text)
-    if text != new:
-        return False
-    for edit in reversed(edits):
-        if any(hunk.state is not HunkState.DONE for hunk in anchors.examine(edit, text)):
-            return False
-        text = anchors.backward(edit, text)
+        for edit in reversed(edits):
+            if any(hunk.state is not HunkState.DONE for hunk in anchors.examine(edit, text)):
+                return False
+            text = anchors.backward(edit, text)
+    except TreeError:
+        return False  # between two edits the text is no Python, so that no scope can be found in it
     return text == old
 
 
-def _narrowest(path: str, old: Text, new: Text, group: Group) -> Cut:
+def _narrowest(path: str, old: Text, new: Text, group: Group, scoped: bool) -> Cut:
     """The cut of one group in the innermost scope that can tell it apart; the whole file always can."""
-    for scope in _around(old, new, group):
+    for scope in _around(old, new, group) if scoped else [""]:
         found = _unique(path, old, new, group, scope)
         if found:
             return found
