@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,15 @@ def run_ranks(work: Callable[[int], Any], size: int, *, bound: float = BOUND) ->
     seconds after the start is killed: give a healthy tree far more than it needs. Results must be picklable.
     """
     fork = multiprocessing.get_context("fork")
+    joined = fork.Barrier(size)
     answers: list[Any] = [Failed(f"no answer in {bound:g} s") for _ in range(size)]
     with tempfile.TemporaryDirectory(prefix="graftwork-ranks-") as folder:
         waiting: dict[Connection, int] = {}
         ranks: list[BaseProcess] = []
         for rank in range(size):
             ours, theirs = fork.Pipe(duplex=False)
-            ranks.append(fork.Process(target=_rank, args=(work, rank, size, Path(folder) / "store", bound, theirs)))
+            arguments = (work, rank, size, Path(folder) / "store", joined, bound, theirs)
+            ranks.append(fork.Process(target=_rank, args=arguments))
             ranks[-1].start()
             theirs.close()
             waiting[ours] = rank
@@ -70,20 +73,27 @@ def _collect(waiting: dict[Connection, int], answers: list[Any], deadline: float
                 answers[rank] = Failed("the process ended without an answer")
 
 
-def _rank(work: Callable[[int], Any], rank: int, size: int, store: Path, bound: float, answer: Connection) -> None:
+def _rank(
+    work: Callable[[int], Any], rank: int, size: int, store: Path, joined: Barrier, bound: float, answer: Connection
+) -> None:
     """The body of one rank. It leaves by ``os._exit``: a thread that is stuck in a collective must not hold it.
 
-    A rank that failed leaves at once, which wakes the peers that wait for it. One that is done stays until all have
-    answered and it is killed: its sockets may still hold what a peer has to read.
+    Work begins when all have joined the group: one that leaves before that would fail the joining of the others. The
+    parent ends everything at *bound*, so nothing here gives up earlier. A rank that failed leaves at once, which wakes
+    the peers that wait for it. One that is done stays until all have answered and it is killed: its sockets may still
+    hold what a peer has to read.
     """
     import torch.distributed as dist
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        timeout = timedelta(seconds=bound)
-        dist.init_process_group("gloo", init_method=store.as_uri(), rank=rank, world_size=size, timeout=timeout)
+        later = bound + 60
+        dist.init_process_group(
+            "gloo", init_method=store.as_uri(), rank=rank, world_size=size, timeout=timedelta(seconds=later)
+        )
+        joined.wait(later)
         answer.send(work(rank))
-        threading.Event().wait(bound)
+        threading.Event().wait(later)
     except BaseException:
         answer.send(Failed("".join(traceback.format_exc().splitlines(keepends=True)[-6:])))
     os._exit(0)
