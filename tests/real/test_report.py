@@ -27,7 +27,8 @@ def test_a_browser_shows_the_real_matrix(tmp_path: Path) -> None:
     seen = Cells(dom(page))
     patches = {patch for patch, _ in seen.cells}
     assert {"sglang/dsa-indexer-rows", "sglang/hicache-rocm-host-alloc"} <= patches
-    assert len(seen.cells) == 12 * len(patches)
+    releases = {version for _, version in seen.cells}
+    assert len(releases) >= 12 and len(seen.cells) == len(releases) * len(patches)
     assert seen.cells["sglang/dsa-indexer-rows", "0.5.14"] == ("drifted", "✗ drifted")
     assert seen.cells["sglang/dsa-indexer-rows", "0.5.23"] == ("pending", "✓ pending")
     assert seen.cells["sglang/hicache-rocm-host-alloc", "0.5.20"] == ("obsolete", "∎ obsolete")
