@@ -120,6 +120,7 @@ def test_an_envoy_beside_another_users(tmp_path_factory: pytest.TempPathFactory)
     folder = Path("/tmp") / f"gw-envoy-{os.getpid()}"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
+    left = spoiled
     try:
         spoiled.touch(mode=0o600)
         nobody = pwd.getpwnam("nobody")
@@ -138,11 +139,13 @@ def test_an_envoy_beside_another_users(tmp_path_factory: pytest.TempPathFactory)
         assert left.exists()
         dynamic.terminate()
         assert dynamic.wait(60) in (0, -signal.SIGTERM), "the signal may come before Envoy handles it"
+        assert left.exists(), "why it has to be removed"
         os.chown(left, 0, 0)
         envoy.clean(str(folder / "id"))
         assert not left.exists()
     finally:
-        spoiled.unlink()
+        for file in {spoiled, left}:
+            file.unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
