@@ -18,7 +18,8 @@ from graftwork.cli.main import VERBS, cli
 from graftwork.errors import EXIT_CODES
 from graftwork.patching.states import State
 
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "deploy/docker/README.md", "deploy/slurm/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+PAGES += ["bench/README.md", "deploy/docker/README.md", "deploy/slurm/README.md"]
 PAGES += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
