@@ -204,6 +204,24 @@ def test_a_wheel_that_the_base_cannot_load_names_both_values(toy: Toy) -> None:
     assert "cp310/x86_64" in caught.value.message and "cp311/x86_64" in caught.value.message
 
 
+@pytest.mark.parametrize(("tag", "loads"), [("cp38-abi3", True), ("cp310-abi3", True), ("cp311-abi3", False)])
+def test_a_stable_abi_wheel_loads_in_its_python_and_newer(toy: Toy, tag: str, loads: bool) -> None:
+    python = tag.partition("-")[0]
+    toy.target(
+        lambda t: (
+            t.replace("toy-1.0-py3-none-any", f"toy-1.0-{tag}-linux_x86_64")
+            .replace('"py3"', f'"{python}"')
+            .replace('"any"', '"x86_64"')
+        )
+    )
+    target = toy.catalog.target("t")
+    if loads:
+        assert wheel_for(target).python == python
+    else:
+        with pytest.raises(PinError, match="cp310/x86_64, pinned wheels are for cp311/x86_64"):
+            wheel_for(target)
+
+
 def test_lock_of_other_pins_is_refused(toy: Toy) -> None:
     target = toy.catalog.target("t")
     with pytest.raises(PinError, match="no lock"):

@@ -142,8 +142,10 @@ def test_read_engine_file_names_what_it_looked_for(file):
         (["--engine-tree=bare"], "no version found"),
         (["--engine-tree=tree"], "1 passed"),
         (["--engine-tree=checkout"], "1 passed"),
+        (["--engine-tree=tree", "--engine=vllm"], "no vllm/ in it"),
+        (["--engine-tree=tree", "patches/vllm/x"], "no vllm/ in it"),
     ],
-    ids=["unset", "no-such-tree", "no-version", "tree", "checkout"],
+    ids=["unset", "no-such-tree", "no-version", "tree", "checkout", "other-engine", "other-patch"],
 )
 def test_plugin(tmp_path, given, outcome):
     for package in ("tree/sglang", "checkout/python/sglang", "bare/sglang"):
@@ -151,7 +153,10 @@ def test_plugin(tmp_path, given, outcome):
         if not package.startswith("bare"):
             (tmp_path / package / "_version.py").write_text("__version__ = version = '0.5.16'\n")
     test = "def test_it(engine_version, engine_tree):\n    assert str(engine_version) == '0.5.16'\n"
-    (tmp_path / "test_it.py").write_text(test)
+    for engine in ("sglang", "vllm"):
+        (tmp_path / f"patches/{engine}/x").mkdir(parents=True)
+        (tmp_path / f"patches/{engine}/x/test_it.py").write_text(test)
+    given = given if "patches/vllm/x" in given else [*given, "patches/sglang/x"]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("GRAFTWORK_", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "graftwork.harness.plugin", *given]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

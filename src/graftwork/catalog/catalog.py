@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from graftwork.catalog import rules
@@ -171,17 +172,25 @@ class Catalog:
 
 
 def wheel_for(target: Target) -> WheelPin:
-    """The pinned wheel that the base's interpreter and architecture can load; PinError (both values) if none."""
+    """The pinned wheel that the base's interpreter and architecture can load; PinError (both values) if none.
+
+    A wheel of the stable ABI (``cp38-abi3``) loads in its own Python and in every newer 3.x.
+    """
     want = f"cp{target.base.python.replace('.', '')}"
     machine = machine_of(target.base.arch)
     for pin in target.wheel:
-        if pin.python in (want, "py3") and pin.arch in (machine, "any"):
+        if pin.arch in (machine, "any") and (pin.python in (want, "py3") or _stable_abi_fits(pin, want)):
             return pin
     have = ", ".join(f"{pin.python}/{pin.arch}" for pin in target.wheel)
     raise PinError(
         f"target {target.name}: the base runs {want}/{machine}, pinned wheels are for {have}",
         hint=f"pin a {want} {machine} wheel of {target.engine} {target.version}",
     )
+
+
+def _stable_abi_fits(pin: WheelPin, want: str) -> bool:
+    abis = {tag.abi for tag in parse_wheel_filename(pin.file)[3]}
+    return "abi3" in abis and int(pin.python.removeprefix("cp3")) <= int(want.removeprefix("cp3"))
 
 
 def engine_version(target: Target) -> Version:
