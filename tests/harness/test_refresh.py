@@ -10,6 +10,7 @@ from tiny import Done, Workshop
 from toys import TOY_PATCH, TOY_SOURCE, Toy
 
 from graftwork.catalog.catalog import Patch
+from graftwork.catalog.patches import Codemod
 from graftwork.harness.refresh import next_revision
 from graftwork.patching.assess import Engine, assess
 from graftwork.patching.overlay import Overlay
@@ -103,13 +104,15 @@ def test_a_tree_edited_by_hand_becomes_the_new_revision(toy: Toy, patched: Path)
     assert "nothing to take over" in refresh(toy, "--tree", patched).out
 
 
-def test_a_change_within_an_edit_replaces_that_edit(toy: Toy, patched: Path) -> None:
+def test_a_change_within_an_edit_replaces_the_hunk_that_it_is_in(toy: Toy, patched: Path) -> None:
+    toy_spec = toy.catalog.patch("toy/rows").spec
     text = patched.joinpath(POOL).read_text().replace("_toy_clip = count < rows", "_toy_clip = rows - count")
     (patched / POOL).write_text(text)
     done = refresh(toy, "--tree", patched, "--write", "--revision", "R9")
     assert done.code == 0 and "_graft_rows_r9 was added to toy/pool.py" in done.out, done.err
     patch = toy.catalog.patch("toy/rows")
-    assert patch.spec.revision == "R9" and [type(edit).__name__ for edit in patch.spec.edit] == ["Anchor"]
+    (edit,) = patch.spec.edit
+    assert patch.spec.revision == "R9" and isinstance(edit, Codemod) and edit.hunk[0] == toy_spec.edit[0].hunk[0]
     lines = [line for line in pool(toy).split("\n") if "_graft_rows_r9" not in line]
     assert lines == text.split("\n")
 

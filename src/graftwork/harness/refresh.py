@@ -14,6 +14,7 @@ from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import (
     Anchor,
     AnchorHunk,
+    Codemod,
     Diff,
     Edit,
     Marker,
@@ -29,15 +30,12 @@ from graftwork.names import RelPath
 from graftwork.patching import edits as editing
 from graftwork.patching import markers as marking
 from graftwork.patching.assess import Engine, assess, edits_for, put
-from graftwork.patching.hunks import HunkState
 from graftwork.patching.overlay import Overlay
 from graftwork.patching.states import State
 from graftwork.trees.folder import FolderTree
-from graftwork.upstream import recut
+from graftwork.upstream import partial, recut
 from graftwork.upstream.cut_codemod import cut_best
 
-_THERE = (HunkState.DONE, HunkState.HOLDS)
-_READY = (HunkState.PENDING, HunkState.HOLDS)
 _LEAVINGS = (".pyc", ".orig", ".rej", "~")
 
 
@@ -115,14 +113,14 @@ def recut_anchors(patch: Patch, base: Overlay, engine: Engine) -> Refreshed:
 def new_revision(patch: Patch, base: Overlay, edited: Mapping[str, bytes], engine: Engine, name: str) -> Refreshed:
     """The patch as *edited* (path -> bytes, everything that differs from *base*) has it, as a new revision.
 
-    Edits that are still in there stay; the rest is cut as anchors. The revision so far becomes an earlier one.
+    Hunks that are still in there stay; the rest is cut anew. The revision so far becomes an earlier one.
     """
     name = name or next_revision(patch.spec.revision)
     over = base.copy()
     for path, data in edited.items():
         over.put(path, data)
     before = _patched(patch, base, engine)
-    kept, below = _kept(patch, base, over, engine)
+    kept, parts, below = _kept(patch, base, over, engine)
     marks, notes = _marks(patch, base, before, over, engine, name)
     files, cuts = _cuts(patch, below, over, name)
     in_force = edits_for(patch, engine)
@@ -130,14 +128,11 @@ def new_revision(patch: Patch, base: Overlay, edited: Mapping[str, bytes], engin
     spans = {edit.versions for edit in (lost or in_force)}
     span = spans.pop() if len(spans) == 1 else f"=={engine.version}"
     rows: list[Edit] = []
-    for edit in patch.spec.edit:
-        if edit not in lost:
-            rows.append(edit)
-        elif edit.versions != span:
-            rows.append(
-                msgspec.structs.replace(edit, versions=",".join(filter(None, [edit.versions, f"!={engine.version}"])))
-            )
-    rows += [msgspec.structs.replace(cut, versions=span) for cut in _named(cuts, lost, rows)]
+    for mend in (True, False):  # into the gaps of the edits if that holds, else behind them
+        rows = _rows(patch, lost, parts, cuts, span, engine, mend)
+        at_hand = [edit for edit in rows if versions.matches(edit.versions, engine.version)]
+        if partial.compose(at_hand, patch.folder, base, over, files):
+            break
     marks = [mark if mark in patch.spec.marker else msgspec.structs.replace(mark, versions=span) for mark in marks]
     old = patch.spec.revision
     file = f"revisions/{old}.toml"
@@ -169,15 +164,54 @@ def _patched(patch: Patch, base: Overlay, engine: Engine) -> Overlay:
     return over
 
 
-def _kept(patch: Patch, base: Overlay, over: Overlay, engine: Engine) -> tuple[list[Edit], Overlay]:
-    """The edits that are wholly in the edited tree, and the base with them."""
-    kept, below = [], base.copy()
+def _kept(
+    patch: Patch, base: Overlay, over: Overlay, engine: Engine
+) -> tuple[list[Edit], dict[str, Codemod | Anchor], Overlay]:
+    """The edits that are wholly in the edited tree, what is there of others (by id), and the base with all that."""
+    kept: list[Edit] = []
+    parts: dict[str, Codemod | Anchor] = {}
+    below = base.copy()
     for edit in edits_for(patch, engine):
-        there = all(hunk.state in _THERE for hunk in editing.examine(edit, patch.folder, over))
-        if there and all(hunk.state in _READY for hunk in editing.examine(edit, patch.folder, below)):
-            editing.forward(edit, patch.folder, below)
-            kept.append(edit)
-    return kept, below
+        hunks = editing.examine(edit, patch.folder, over)
+        whole = all(hunk.state in partial.THERE for hunk in hunks)
+        part = edit if whole else partial.remainder(edit, hunks, partial.THERE)
+        if part is None:
+            continue
+        if all(hunk.state in partial.READY for hunk in editing.examine(part, patch.folder, below)):
+            editing.forward(part, patch.folder, below)
+            if whole:
+                kept.append(edit)
+            elif isinstance(part, partial.Hunked):
+                parts[edit.id] = part
+    return kept, parts, below
+
+
+def _rows(
+    patch: Patch,
+    lost: Sequence[Edit],
+    parts: Mapping[str, Codemod | Anchor],
+    cuts: Sequence[Edit],
+    span: str,
+    engine: Engine,
+    mend: bool,
+) -> list[Edit]:
+    """The edits of the new revision: what stays in its place, what was cut in the gaps (*mend*) or behind it."""
+    rows: list[Edit] = []
+    left = list(cuts)
+    for edit in patch.spec.edit:
+        if edit not in lost:
+            rows.append(edit)
+            continue
+        part = parts.get(edit.id)
+        if part is not None and mend:
+            part, left = partial.mended(edit, part, left)
+        if part is not None:
+            rows.append(msgspec.structs.replace(part, versions=span))
+        if edit.versions != span:
+            elsewhere = ",".join(filter(None, [edit.versions, f"!={engine.version}"]))
+            rows.append(msgspec.structs.replace(edit, versions=elsewhere))
+    free = [edit for edit in lost if edit.id not in parts]
+    return [*rows, *(msgspec.structs.replace(cut, versions=span) for cut in _named(left, free, rows))]
 
 
 def _marks(

@@ -73,7 +73,20 @@ class Text:
 def groups(old: Text, new: Text) -> list[Group]:
     """The changed runs of lines, in order."""
     matcher = difflib.SequenceMatcher(None, old.lines, new.lines, autojunk=False)
-    return [Group(i, k, j, m) for tag, i, k, j, m in matcher.get_opcodes() if tag != "equal"]
+    found = [Group(i, k, j, m) for tag, i, k, j, m in matcher.get_opcodes() if tag != "equal"]
+    ends = [group.old for group in found[1:]] + [len(old.lines)]
+    return [_slid(group, old, new, end) for group, end in zip(found, ends, strict=True)]
+
+
+def _slid(group: Group, old: Text, new: Text, end: int) -> Group:
+    """An insertion that begins with a blank line and stands above one, put behind that one: it ends with it then."""
+    while (
+        group.old == group.old_end < end
+        and not new.lines[group.new].strip()
+        and new.lines[group.new] == old.lines[group.old]
+    ):
+        group = Group(group.old + 1, group.old + 1, group.new + 1, group.new_end + 1)
+    return group
 
 
 def cut(path: str, old: str, new: str, name: str = "") -> list[Anchor]:
