@@ -27,6 +27,8 @@ $(TESTED): $(VENV)/.run
 	@scripts/setup-venv $(VENV) '.[test,lint,schemas]'
 	@if [ -n "$(TORCH)" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
 	  $(BIN)/python -m pip install -q $(TORCH) || echo "torch was not installed: the tests that need it will say so"; fi
+	@if [ -n "$(TORCH)" ]; then scripts/setup-venv $(VENV) '.[hisparse]' \
+	  || echo "triton was not installed: the tests that need it will say so"; fi
 	@$(BIN)/python -c 'import envoy, mooncake' 2>/dev/null || scripts/setup-venv $(VENV) '.[slurm]' \
 	  || echo "envoy and mooncake were not installed: the tests that need them will say so"
 	@touch $@
