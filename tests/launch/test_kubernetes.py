@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import http.server
 import json
 import random
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recipes import SGLANG, VLLM
+from recipes import rendered as recipe_rendered
 from tiny import Entry, tar_of, tiny_workshop
+from toys import ROOT
 
+from graftwork.catalog.catalog import Catalog
 from graftwork.errors import UsageError
+from graftwork.launch.demands import Contents, of_target
 from graftwork.launch.deployment import Bounds, Component, Deployment, Image, Node, Ready, check
 from graftwork.launch.kubernetes import manifests as rendering
 from graftwork.launch.kubernetes.cluster import Cluster, Mount
 from graftwork.launch.kubernetes.manifests import manifests, script, write
 from graftwork.launch.kubernetes.payload import PayloadFiles
 from graftwork.launch.kubernetes.scripts import unpack, wait
+from graftwork.launch.recipe import load_recipe
+from graftwork.launch.render import render
 
 ENGINE = "sgl-workspace/sglang/python/sglang/srt"
 FILES = (f"/{ENGINE}/layers/a.py", f"/{ENGINE}/layers/b.py", f"/{ENGINE}/mem/c.json")
@@ -66,7 +76,7 @@ def deployment() -> Deployment:
             ),
         ],
         bounds=Bounds(engine_s=600, drain_s=900, lead_s=960),
-        image=Image(interpreter="/opt/venv/bin/python"),
+        image=Image(target="t", interpreter="/opt/venv/bin/python"),
     )  # fmt: skip
     check(made)
     return made
@@ -114,6 +124,64 @@ def test_every_object_is_valid_under_the_strict_schema(deployment: Deployment, w
         schemas.validate(spoiled, release, strict=True)
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / "deploy/recipes").glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("way", ["grafted", "volume", "init"])
+def test_every_recipe_as_manifests(file: Path, way: str) -> None:
+    recipe = load_recipe(file, [])
+    contents = of_target(Catalog.find(ROOT), recipe.target) if recipe.target else Contents()
+    made = render(recipe, contents).deployment
+    items = manifests(made, WAYS[way])["items"]
+    pods = [item["spec"]["template"]["spec"] for item in items if item["kind"] == "StatefulSet"]
+    names = [each["name"] for spec in pods for each in [*spec["initContainers"], *spec["containers"]]]
+    assert {part.name for part in made.components} <= set(names)
+    assert ("self-check" in names) is (way != "grafted" or bool(recipe.target))
+    for part in made.components:
+        spec = container(pods[part.node], part.name)
+        assert ("readinessProbe" in spec) is (part.ready.kind != "none")
+        assert spec.get("resources", {}).get("limits", {}).get("amd.com/gpu", "0") == str(len(part.gpus))
+    schemas = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing: it has the schemas")
+    for item in items:
+        schemas.validate(item, "1.33", strict=True)
+
+
+def test_a_daemon_on_a_socket_is_asked_by_a_script() -> None:
+    """The socket lies in a folder that the containers of a pod share; no other pod waits for it."""
+    kvd = {"command": ["kvd"], "memory_gib": 64, "disk_gib": 100, "disk_path": "/nvme"}
+    found = recipe_rendered(SGLANG, kvd=kvd, prefill__hicache_gb=16, router={"kind": "infera"}).deployment
+    daemon = container(rendered(found)["StatefulSet/small-n0"]["spec"]["template"]["spec"], "kvd-n0")
+    socket_path = daemon["command"][daemon["command"].index("--socket") + 1]
+    asked = ["python3", "/graftwork/files/wait.py", "0", f"unix:{socket_path}"]
+    assert daemon["startupProbe"]["exec"] == daemon["readinessProbe"]["exec"] == {"command": asked}
+    mounted = {item["mountPath"] for item in daemon["volumeMounts"]}
+    assert {"/graftwork/files", str(Path(socket_path).parent)} <= mounted
+    decode = rendered(found)["StatefulSet/small-n1"]["spec"]["template"]["spec"]
+    (waiting,) = [item for item in decode["initContainers"] if item["name"] == "wait-1"]
+    assert [word for word in waiting["command"] if "unix:" in word] == []
+
+
+def test_ranks_of_one_engine_beside_a_router_start_together() -> None:
+    """A sidecar with a startup probe holds back the next until it is ready, which no rank is before all run."""
+    base = {**VLLM, "mixed": {"tp": 1, "dp": 2, "ranks": "apart"}, "router": {"kind": "vllm-router"}}
+    found = recipe_rendered(base, prefill=None, decode=None).deployment
+    spec = rendered(found)["StatefulSet/small-n0"]["spec"]["template"]["spec"]
+    ranks = [container(spec, f"mixed-0-r{rank}") for rank in range(2)]
+    assert not any("startupProbe" in rank for rank in ranks) and all("readinessProbe" in rank for rank in ranks)
+    ports = [rank["ports"][0]["containerPort"] for rank in ranks]
+    asked = container(spec, "wait-0")["command"][2:]
+    assert asked == ["3600", *(f"http://127.0.0.1:{port}/health" for port in ports)]
+
+
+def test_text_with_a_dollar_stays_as_it_is(deployment: Deployment) -> None:
+    """Kubernetes replaces $(NAME) and halves $$ in commands and variables."""
+    part = component("odd", "mixed", 0, argv=["run", "$(A) $$"], env={"A": "$(B)"})
+    odd = Deployment(
+        name="odd", engine="sglang", version="1", nodes=1, node=Node(gpus=0, memory_gib=1), components=[part],
+        bounds=Bounds(engine_s=1, drain_s=2, lead_s=3),
+    )  # fmt: skip
+    found = container(rendered(odd)["StatefulSet/odd-n0"]["spec"]["template"]["spec"], "odd")
+    assert found["command"] == ["run", "$$(A) $$$$"] and found["env"] == [{"name": "A", "value": "$$(B)"}]
+
+
 def test_what_stops_last_starts_first(deployment: Deployment) -> None:
     """Sidecars stop after the containers, in the reverse order of their start."""
     first, second = pod(deployment, 0), pod(deployment, 1)
@@ -134,7 +202,7 @@ def test_a_pod_waits_for_what_the_others_must_have_ready(deployment: Deployment)
     assert waiting[:2] == ["/opt/venv/bin/python", "/graftwork/files/wait.py"]
     decode = container(pod(deployment, 1), "decode")["ports"][0]["containerPort"]
     store = container(pod(deployment, 1), "store-1")["ports"][0]["containerPort"]
-    assert waiting[2:] == ["600", f"glm-n1-0.glm-peers:{decode}", f"glm-n1-0.glm-peers:{store}"]
+    assert waiting[2:] == ["600", f"glm-n1-0.glm-peers:{store}", f"http://glm-n1-0.glm-peers:{decode}/"]
     master = container(pod(deployment, 0), "store-master")["ports"][0]["containerPort"]
     assert container(pod(deployment, 1), "wait-2")["command"][2:] == ["60", f"glm-n0-0.glm-peers:{master}"]
 
@@ -315,5 +383,30 @@ def test_waiting_ends_when_all_listen_or_the_time_is_over(capsys: pytest.Capture
         there, not_there = (f"127.0.0.1:{item.getsockname()[1]}" for item in (listening, silent))
         assert wait.main(["60", there]) == 0
         assert wait.main(["0", there, not_there]) == 1
-        assert wait.listens("no-such-host.invalid:80") is False
+        assert wait.serves("no-such-host.invalid:80") is False
     assert not_there in capsys.readouterr().err
+
+
+def test_waiting_for_a_socket_and_for_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    place = f"unix:{path}"
+    assert wait.main(["0", place]) == 1
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        assert wait.main(["60", place]) == 0
+
+    class Half(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 503)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing to say."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Half) as server, contextlib.ExitStack() as stack:
+        stack.callback(server.shutdown)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_address[1]}"
+        assert wait.main(["60", f"{here}/health"]) == 0
+        assert wait.serves(f"{here}/loading") is False

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from graftwork.launch.deployment import Component, Deployment
+from graftwork.launch.deployment import STOP_ENGINES, Component, Deployment
 from graftwork.launch.kubernetes.cluster import Cluster
 from graftwork.launch.kubernetes.names import CACHE, RUN, TMP, Names
 from graftwork.launch.kubernetes.payload import FOLDER
@@ -32,18 +32,25 @@ def pod(deployment: Deployment, cluster: Cluster, names: Names, node: int) -> Js
     if cluster.way == "init":
         unpacked = [{"name": "payload", "mountPath": _PAYLOAD}]
         first.append(_helper(deployment, cluster, "unpack", [f"{_FILES}/payload.tar.gz", _PAYLOAD], unpacked))
-    first.append(_self_check(deployment, cluster, mounts))
+    if deployment.image.target or cluster.way != "grafted":  # of a stock image nothing has to be proved
+        first.append(_self_check(deployment, cluster, mounts))
     orders = sorted({part.order for part in parts}, reverse=True)
     containers: list[Json] = []
+    together: list[Component] = []
     for order in orders:
-        waits = _waits(plan, names, node, order)
+        waits = _waits(deployment, plan, names, node, order, together)
         if waits:
             first.append(_helper(deployment, cluster, f"wait-{order}", waits, []))
-        made = [_container(cluster, names, part, mounts) for part in parts if part.order == order]
+        here = [part for part in parts if part.order == order]
+        containers = [_container(deployment, cluster, names, part, mounts) for part in here]
         if order == orders[-1]:
-            containers = made
-        else:
-            first += [{**container, "restartPolicy": "Always"} for container in made]
+            break
+        if order == STOP_ENGINES and len(here) > 1:
+            # Ranks of one engine need each other: a startup probe would hold back the second until the first is ready.
+            together = here
+            for container in containers:
+                container.pop("startupProbe", None)
+        first += [{**container, "restartPolicy": "Always"} for container in containers]
     return {
         # A program that is the first process of its container ignores a SIGTERM that it does not handle.
         "shareProcessNamespace": True,
@@ -53,20 +60,22 @@ def pod(deployment: Deployment, cluster: Cluster, names: Names, node: int) -> Js
     }
 
 
-def _container(cluster: Cluster, names: Names, part: Component, mounts: list[Json]) -> Json:
+def _container(deployment: Deployment, cluster: Cluster, names: Names, part: Component, mounts: list[Json]) -> Json:
     env = {**cluster.env, **{name: names.fill(part, value) for name, value in part.env.items()}}
     limits = {cluster.gpu: str(len(part.gpus))} if part.gpus else {}
     if part.gpus and cluster.rdma:
         limits[cluster.rdma] = "1"
-    own = {"name": "tmp", "mountPath": f"{TMP}/{part.name}", "subPath": part.name}
+    own = [{"name": "tmp", "mountPath": f"{TMP}/{part.name}", "subPath": part.name}]
+    if part.ready.kind == "unix":
+        own.append({"name": "files", "mountPath": _FILES})  # its probe is a script
     found: Json = {
         "name": part.name,
         "image": cluster.image,
-        "command": [names.fill(part, argument) for argument in part.argv],
-        "env": [{"name": name, "value": value} for name, value in sorted(env.items())],
+        "command": [_literal(names.fill(part, argument)) for argument in part.argv],
+        "env": [{"name": name, "value": _literal(value)} for name, value in sorted(env.items())],
         "ports": [{"containerPort": names.port(part.name, port)} for port in part.ports],
-        "volumeMounts": [*mounts, own],
-        **_probes(names, part),
+        "volumeMounts": [*mounts, *own],
+        **_probes(names, part, deployment.image.interpreter),
     }
     if limits:
         found["resources"] = {"limits": limits}
@@ -75,20 +84,40 @@ def _container(cluster: Cluster, names: Names, part: Component, mounts: list[Jso
     return found
 
 
-def _probes(names: Names, part: Component) -> Json:
+def _literal(text: str) -> str:
+    """*text* for a command or a variable, in which Kubernetes would replace ``$(NAME)`` and halve ``$$``."""
+    return text.replace("$", "$$")
+
+
+def _probes(names: Names, part: Component, interpreter: str) -> Json:
     """Ready when it serves. No liveness probe: an engine that is busy must not be killed for it."""
-    if part.ready.kind == "none":
+    ready = part.ready
+    if ready.kind == "none":
         return {}
-    port = names.port(part.name, part.ready.port)
-    if part.ready.kind == "http":
-        how: Json = {"httpGet": {"path": names.fill(part, part.ready.path), "port": port}}
+    if ready.kind == "http":
+        how: Json = {"httpGet": {"path": names.fill(part, ready.path), "port": names.port(part.name, ready.port)}}
+    elif ready.kind == "tcp":
+        how = {"tcpSocket": {"port": names.port(part.name, ready.port)}}
     else:
-        how = {"tcpSocket": {"port": port}}
-    tries = math.ceil(part.ready.bound_s / _STARTUP_S)
+        ask = [interpreter, _script("wait"), "0", _place(names, part, "")]
+        how = {"exec": {"command": [_literal(word) for word in ask]}, "timeoutSeconds": _STARTUP_S}
+    tries = math.ceil(ready.bound_s / _STARTUP_S)
     return {
         "startupProbe": {**how, "periodSeconds": _STARTUP_S, "failureThreshold": tries},
         "readinessProbe": {**how, "periodSeconds": _READY_S},
     }
+
+
+def _place(names: Names, part: Component, host: str) -> str:
+    """What scripts/wait.py asks to see whether *part*, which runs on *host*, serves."""
+    if part.ready.kind == "unix":
+        return f"unix:{names.fill(part, part.ready.path)}"
+    there = f"{host}:{names.port(part.name, part.ready.port)}"
+    return there if part.ready.kind == "tcp" else f"http://{there}{names.fill(part, part.ready.path)}"
+
+
+def _script(name: str) -> str:
+    return f"{_FILES}/{name}.py"
 
 
 def _self_check(deployment: Deployment, cluster: Cluster, mounts: list[Json]) -> Json:
@@ -102,7 +131,7 @@ def _self_check(deployment: Deployment, cluster: Cluster, mounts: list[Json]) ->
 
 
 def _helper(deployment: Deployment, cluster: Cluster, name: str, arguments: list[str], mounts: list[Json]) -> Json:
-    program = f"{_FILES}/{name.partition('-')[0]}.py"
+    program = _script(name.partition("-")[0])
     return {
         "name": name,
         "image": cluster.image,
@@ -111,14 +140,22 @@ def _helper(deployment: Deployment, cluster: Cluster, name: str, arguments: list
     }
 
 
-def _waits(plan: Plan, names: Names, node: int, order: int) -> list[str]:
-    """(bound in seconds, host:port...) of what must listen in other pods before *order* starts here; or nothing."""
+def _waits(
+    deployment: Deployment, plan: Plan, names: Names, node: int, order: int, together: list[Component]
+) -> list[str]:
+    """(bound in seconds, places...) of what must serve before *order* starts here; or nothing.
+
+    That is what it needs in other pods, and of its own pod what was started *together*. A Unix socket is no use to
+    another pod.
+    """
     wanted = {name for part in plan.on(node) if part.order == order for name in plan.needs(part)}
-    needed = [part for part in plan.parts if part.name in wanted and part.node != node and part.ready["port"]]
-    if not needed:
+    needed = [part for part in deployment.components if part.name in wanted and part.node != node]
+    places = [(part, names.host(part.node)) for part in needed if part.ready.kind in ("http", "tcp")]
+    places += [(part, "127.0.0.1") for part in together if part.ready.kind != "none"]
+    if not places:
         return []
-    places = [f"{names.host(part.node)}:{names.port(part.name, part.ready['port'])}" for part in needed]
-    return [str(max(part.ready["bound_s"] for part in needed)), *sorted(places)]
+    bound = max(part.ready.bound_s for part, _ in places)
+    return [str(bound), *sorted(_place(names, part, host) for part, host in places)]
 
 
 def _shared_mounts(deployment: Deployment, names: Names) -> list[Json]:

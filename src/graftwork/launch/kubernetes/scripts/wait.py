@@ -1,34 +1,55 @@
-"""Wait until other pods listen: ``python wait.py SECONDS HOST:PORT...``; exits 1 and names those that never did."""
+"""Wait until components serve: ``python wait.py SECONDS PLACE...``; exits 1 and names those that never did.
+
+A place is HOST:PORT or unix:PATH, on which something must accept, or http://HOST:PORT/PATH, which must answer 200.
+"""
 
 from __future__ import annotations
 
+import http.client
 import socket
 import sys
 import time
 
 
 def main(arguments: list[str]) -> int:
-    """Ask each place once a second until all accept or the time is over."""
+    """Ask each place once a second until all serve or the time is over; with 0 seconds, ask once."""
     bound, wanted = float(arguments[0]), arguments[1:]
     deadline = time.monotonic() + bound
     while wanted:
-        wanted = [place for place in wanted if not listens(place)]
-        if wanted and time.monotonic() > deadline:
-            sys.stderr.write(f"not listening after {bound:.0f} s: {', '.join(wanted)}\n")
+        wanted = [place for place in wanted if not serves(place)]
+        if wanted and time.monotonic() >= deadline:
+            sys.stderr.write(f"not serving after {bound:.0f} s: {', '.join(wanted)}\n")
             return 1
         if wanted:
             time.sleep(1)
     return 0
 
 
-def listens(place: str) -> bool:
-    """Whether something accepts at HOST:PORT; a name that does not resolve yet is not there yet."""
-    host, _, port = place.rpartition(":")
+def serves(place: str) -> bool:
+    """Whether it does now; a name that does not resolve yet is not there yet."""
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-    except OSError:
+        if place.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(2)
+                probe.connect(place[len("unix:") :])
+            return True
+        if not place.startswith("http://"):
+            socket.create_connection(_address(place), timeout=2).close()
+            return True
+        where, slash, path = place[len("http://") :].partition("/")
+        connection = http.client.HTTPConnection(*_address(where), timeout=5)
+        try:
+            connection.request("GET", slash + path)
+            return connection.getresponse().status == 200
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException):
         return False
-    return True
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 if __name__ == "__main__":
