@@ -15,18 +15,18 @@ from graftwork.errors import ObsoleteError, StateError, UsageError
 from graftwork.patching import edits as editing
 from graftwork.patching import markers
 from graftwork.patching.assess import Assessment, Engine, assess, edits_for
-from graftwork.patching.hunks import HunkState
 from graftwork.patching.overlay import Overlay
 from graftwork.patching.plan import plan
 from graftwork.patching.states import State
 from graftwork.trees.tree import Tree
 from graftwork.upstream.cut_codemod import cut_best
 from graftwork.upstream.git import merge
+from graftwork.upstream.partial import READY, compose, mended, remainder
 
+Hunked = Codemod | Anchor
 Candidates = Callable[[str, str, str], Sequence[Marker]]
 """(path, text without the patch, text with it) -> what could be its marker, best first."""
 
-_READY = (HunkState.PENDING, HunkState.HOLDS)
 _MARKS = (b"<<<<<<< ", b">>>>>>> ")
 
 
@@ -62,16 +62,19 @@ def rebase(
     item = _wanted(patch, onto, new)
     if item.state is State.PENDING:
         return Rebased(patch.spec, {}, (), tuple(_ids(edits_for(patch, new))), (), ())
-    if all(hunk.state in _READY for hunk in item.hunks) and item.hunks:
+    if all(hunk.state in READY for hunk in item.hunks) and item.hunks:
         spec = msgspec.structs.replace(patch.spec, versions=widened(patch.spec.versions, new.version))
         return Rebased(_held(patch, spec, onto, new, {}), {}, (), tuple(_ids(edits_for(patch, new))), (), ())
     if assess(patch, Overlay(base), old).state is not State.PENDING:
         raise StateError(
             f"{patch.id} does not apply to {base.origin} either", hint="name a release where it does: --from V"
         )
-    kept, below = _kept(patch, onto, new)
-    stem, ours = _split(patch, base, old, {edit.id for edit in kept})
-    merged, conflicts, notes = _merged(stem, ours, below, (str(old.version), str(new.version)))
+    attempts = []
+    for whole in (False, True):  # git may merge whole edits where single hunks stand too close to what has changed
+        kept, parts, below = _kept(patch, onto, new, () if whole else edits_for(patch, old))
+        stem, ours = _split(patch, base, old, {edit.id for edit in kept}, parts)
+        attempts.append((kept, parts, below, *_merged(stem, ours, below, (str(old.version), str(new.version)))))
+    kept, parts, below, merged, conflicts, notes = min(attempts, key=lambda attempt: bool(attempt[4]))
     for path, data in (resolved or {}).items():
         if path not in merged:
             raise UsageError(f"{path}: not among the files to settle: {', '.join(merged) or 'none'}")
@@ -85,7 +88,7 @@ def rebase(
     over = below.copy()
     for path, data in merged.items():
         over.put(path, data)
-    spec, more = _spec(patch, kept, below, over, old.version, new.version, candidates)
+    spec, more = _spec(patch, kept, parts, below, over, old.version, new.version, candidates)
     spec = _held(patch, spec, onto, new, {path: over.bytes_of(path) for path in over.differing()})
     return Rebased(spec, merged, (), tuple(_ids(kept)), tuple(dict.fromkeys(lost)), (*notes, *more))
 
@@ -104,23 +107,36 @@ def _wanted(patch: Patch, onto: Tree, engine: Engine) -> Assessment:
     return item
 
 
-def _kept(patch: Patch, onto: Tree, engine: Engine) -> tuple[list[Edit], Overlay]:
-    """The edits for the new release that still apply there, and the tree with them in it."""
-    over, kept = Overlay(onto), []
+def _kept(
+    patch: Patch, onto: Tree, engine: Engine, old: Sequence[Edit]
+) -> tuple[list[Edit], dict[str, Hunked], Overlay]:
+    """The edits that still apply, what still does of others that *old* has too (by id), and the tree with all that."""
+    kept: list[Edit] = []
+    parts: dict[str, Hunked] = {}
+    over = Overlay(onto)
     for edit in edits_for(patch, engine):
-        if all(hunk.state in _READY for hunk in editing.examine(edit, patch.folder, over)):
-            editing.forward(edit, patch.folder, over)
+        hunks = editing.examine(edit, patch.folder, over)
+        if all(hunk.state in READY for hunk in hunks):
             kept.append(edit)
-    return kept, over
+            editing.forward(edit, patch.folder, over)
+            continue
+        part = remainder(edit, hunks, READY)
+        if part is not None and edit in old:
+            parts[edit.id] = part
+            editing.forward(part, patch.folder, over)
+    return kept, parts, over
 
 
-def _split(patch: Patch, base: Tree, engine: Engine, ids: set[str]) -> tuple[Overlay, Overlay]:
-    """The old tree with the edits called *ids*, and with all of them: between the two lies what is carried over."""
+def _split(
+    patch: Patch, base: Tree, engine: Engine, ids: set[str], parts: Mapping[str, Hunked]
+) -> tuple[Overlay, Overlay]:
+    """The old tree with what still applies, and with the whole patch: between the two lies what is carried over."""
     stem, ours = Overlay(base), Overlay(base)
     for edit in edits_for(patch, engine):
         editing.forward(edit, patch.folder, ours)
-        if edit.id in ids:
-            editing.forward(edit, patch.folder, stem)
+        stays = edit if edit.id in ids else parts.get(edit.id)
+        if stays is not None:
+            editing.forward(stays, patch.folder, stem)
     return stem, ours
 
 
@@ -150,6 +166,7 @@ def _merged(
 def _spec(
     patch: Patch,
     kept: Sequence[Edit],
+    parts: Mapping[str, Hunked],
     below: Overlay,
     over: Overlay,
     old: Version,
@@ -158,23 +175,49 @@ def _spec(
 ) -> tuple[PatchFile, list[str]]:
     """patch.toml with variants for the new release, the old ones ending before it."""
     later = new > old
+    stock = Overlay(below.tree)
+    gone = [edit for edit in edits_for(patch, Engine(old, "")) if edit not in kept and edit.id not in parts]
+    cuts = _cuts(below, over, gone)
+    rows: list[Edit] = []
+    for mend in (True, False):  # into the gaps of the edits if that holds, else behind them
+        rows = _rows(patch, kept, parts, cuts, new, later, mend)
+        if compose([edit for edit in rows if versions.matches(edit.versions, new)], patch.folder, stock, over, {}):
+            break
+    marks, notes = _markers(patch, over, new, later, candidates)
+    width = widened(patch.spec.versions, new)
+    return msgspec.structs.replace(patch.spec, edit=rows, marker=marks, versions=width), notes
+
+
+def _rows(
+    patch: Patch,
+    kept: Sequence[Edit],
+    parts: Mapping[str, Hunked],
+    cuts: Sequence[Edit],
+    new: Version,
+    later: bool,
+    mend: bool,
+) -> list[Edit]:
+    """All edits: lost ones end before the new release, and what stays of them begins there, with the cuts if *mend*."""
     lost = [edit for edit in edits_for(patch, Engine(new, "")) if edit not in kept]
-    cuts = _cuts(below, over, [edit for edit in edits_for(patch, Engine(old, "")) if edit not in kept])
-    rows: list[Edit] = [
-        msgspec.structs.replace(edit, versions=_before(edit.versions, new, later)) if edit in lost else edit
-        for edit in patch.spec.edit
-    ]
-    taken = {edit.id for edit in kept}
-    for cut in cuts:
+    rows: list[Edit] = []
+    left = list(cuts)
+    for edit in patch.spec.edit:
+        ended = edit in lost
+        rows.append(msgspec.structs.replace(edit, versions=_before(edit.versions, new, later)) if ended else edit)
+        part = parts.get(edit.id) if ended else None
+        if part is not None and mend:
+            part, left = mended(edit, part, left)
+        if part is not None:
+            rows.append(msgspec.structs.replace(part, versions=_joined(part.versions, _from(new, later))))
+    taken = {edit.id for edit in kept} | set(parts)
+    for cut in left:
         name = next(name for n in range(1, 99) if (name := cut.id if n == 1 else f"{cut.id}-{n}") not in taken)
         taken.add(name)
         span = _from(new, later)
         if any(edit.id == name and versions.overlap(edit.versions, span) for edit in rows):
             span = f"=={new}"
         rows.append(msgspec.structs.replace(cut, id=name, versions=span))
-    marks, notes = _markers(patch, over, new, later, candidates)
-    width = widened(patch.spec.versions, new)
-    return msgspec.structs.replace(patch.spec, edit=rows, marker=marks, versions=width), notes
+    return rows
 
 
 def _cuts(below: Overlay, over: Overlay, lost: Sequence[Edit]) -> list[Anchor | Codemod]:
@@ -249,7 +292,11 @@ def widened(specifier: str, version: Version) -> str:
 
 
 def _before(specifier: str, version: Version, later: bool) -> str:
-    return ",".join(filter(None, [specifier, f"<{version}" if later else f">{version}"]))
+    return _joined(specifier, f"<{version}" if later else f">{version}")
+
+
+def _joined(*specifiers: str) -> str:
+    return ",".join(filter(None, specifiers))
 
 
 def _from(version: Version, later: bool) -> str:
