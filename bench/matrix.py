@@ -69,10 +69,9 @@ def prepare(versions: str, folder: Path) -> None:
     """Write the files that planning may read of each release into a folder of its own, named by the version."""
     from graftwork.names import rel_path
     from graftwork.patching.assess import Engine, planned_files
-
-    cache, index, patches, releases = _releases(versions)
     from graftwork.upstream.releases import open_release
 
+    cache, index, patches, releases = _releases(versions)
     for release in releases:
         with open_release(release, cache, index) as tree:
             for path in set().union(*(planned_files(patch, Engine(release.version, "rocm")) for patch in patches)):
@@ -135,6 +134,32 @@ def measure(versions: str, rounds: int, work: Path) -> tuple[dict[str, list[Cost
     return lines, len({str(cell["patch"]) for cell in cells}), len({str(cell["version"]) for cell in cells})
 
 
+def budgets_of(lines: dict[str, list[Cost]]) -> list[dict[str, object]]:
+    """What issue 4 allows, and what was measured: the most bytes, medians of CPU."""
+    cpu = {name: statistics.median(cost.cpu for cost in costs) for name, costs in lines.items()}
+    moved = {name: max(cost.moved_bytes for cost in costs) for name, costs in lines.items()}
+    found = [
+        ("bytes of wheels moved, cold", moved["cold"], MOST_BYTES),
+        ("bytes of wheels moved, warm", moved["warm"], 0),
+        ("CPU cold / CPU of the folders", round(cpu["cold"] / cpu["folders"], 3), MOST_CPU),
+        ("CPU warm / CPU of the folders", round(cpu["warm"] / cpu["folders"], 3), MOST_CPU),
+    ]
+    return [{"name": name, "value": value, "limit": limit, "kept": value <= limit} for name, value, limit in found]
+
+
+def show(facts: dict[str, object], lines: dict[str, list[Cost]], budgets: list[dict[str, object]]) -> None:
+    """The numbers for people."""
+    print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items()))
+    print(f"\n{'whole processes, medians':<30}{'moved':>12}{'requests':>10}{'CPU':>9}{'wall':>9}")
+    for name, costs in lines.items():
+        cpu, wall = (statistics.median(getattr(cost, kind) for cost in costs) for kind in ("cpu", "wall"))
+        moved = f"{max(cost.moved_bytes for cost in costs) / 1e6:.1f} MB"
+        print(f"{name:<30}{moved:>12}{max(cost.requests for cost in costs):>10}{cpu:>7.2f} s{wall:>7.2f} s")
+    print()
+    for budget in budgets:
+        print(f"{'kept' if budget['kept'] else 'EXCEEDED':<9}{budget['name']}: {budget['value']} of {budget['limit']}")
+
+
 def main() -> int:
     """Measure, show, and write the numbers."""
     parser = argparse.ArgumentParser(description="Measure the drift matrix against planning unpacked folders.")
@@ -156,15 +181,7 @@ def main() -> int:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="graftwork-bench-") as work:
         lines, patches, releases = measure(options.versions, options.rounds, Path(work).resolve())
-    median = {name: statistics.median(cost.cpu for cost in costs) for name, costs in lines.items()}
-    most = max(cost.moved_bytes for cost in lines["cold"])
-    budgets = [
-        {"name": "bytes of wheels moved, cold", "value": most, "limit": MOST_BYTES},
-        {"name": "bytes of wheels moved, warm", "value": max(c.moved_bytes for c in lines["warm"]), "limit": 0},
-        {"name": "CPU cold / CPU of the folders", "value": median["cold"] / median["folders"], "limit": MOST_CPU},
-        {"name": "CPU warm / CPU of the folders", "value": median["warm"] / median["folders"], "limit": MOST_CPU},
-    ]
-    facts = {
+    facts: dict[str, object] = {
         "patches": patches,
         "releases": releases,
         "rounds": options.rounds,
@@ -173,24 +190,11 @@ def main() -> int:
         "load_after": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
-    print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items()))
-    print(f"\n{'whole processes, medians':<30}{'moved':>12}{'requests':>10}{'CPU':>9}{'wall':>9}")
-    for name, costs in lines.items():
-        wall = statistics.median(cost.wall for cost in costs)
-        moved = f"{max(cost.moved_bytes for cost in costs) / 1e6:.1f} MB"
-        requests = max(cost.requests for cost in costs)
-        print(f"{name:<30}{moved:>12}{requests:>10}{median[name]:>7.2f} s{wall:>7.2f} s")
-    print()
-    for budget in budgets:
-        kept = "kept" if budget["value"] <= budget["limit"] else "EXCEEDED"
-        print(f"{kept:<9}{budget['name']}: {budget['value']:.4g} of {budget['limit']:.4g}")
-    document = {
-        "facts": facts,
-        "lines": {name: [asdict(cost) for cost in costs] for name, costs in lines.items()},
-        "budgets": budgets,
-    }
-    options.out.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    return 8 if options.check and any(budget["value"] > budget["limit"] for budget in budgets) else 0
+    budgets = budgets_of(lines)
+    show(facts, lines, budgets)
+    costs = {name: [asdict(cost) for cost in found] for name, found in lines.items()}
+    options.out.write_text(json.dumps({"facts": facts, "lines": costs, "budgets": budgets}, indent=2) + "\n", "utf-8")
+    return 8 if options.check and not all(budget["kept"] for budget in budgets) else 0
 
 
 if __name__ == "__main__":
