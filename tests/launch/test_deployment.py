@@ -49,6 +49,8 @@ def test_spoiled_or_unknown_is_refused() -> None:
         ({"argv": ["{home}"]}, "not a placeholder"),
         ({"node": 1}, "node 1 of 1"),
         ({"ready": Ready(kind="tcp", port="x")}, "no port 'x'"),
+        ({"fixed": {"x": 8000}}, "no port 'x' can be 8000"),
+        ({"fixed": {"http": 65535}, "ports": {"http": 2}}, "no port 'http' can be 65535"),
     ],
 )
 def test_what_refers_to_nothing_is_refused(change: dict[str, Any], says: str) -> None:
@@ -59,6 +61,14 @@ def test_what_refers_to_nothing_is_refused(change: dict[str, Any], says: str) ->
 def test_names_are_unique() -> None:
     with pytest.raises(UsageError, match="component named twice: prefill-0"):
         check(made(ENGINE, ENGINE))
+
+
+def test_a_port_of_a_node_is_given_once() -> None:
+    one = msgspec.structs.replace(ENGINE, ports={"http": 4}, fixed={"http": 8000})
+    two = msgspec.structs.replace(ENGINE, name="two", fixed={"http": 8003})
+    with pytest.raises(UsageError, match="port 8003 of node 0 is given to prefill-0/http and to two/http"):
+        check(made(one, two))
+    check(made(one, msgspec.structs.replace(two, node=1), nodes=2))
 
 
 def test_started_from_the_store_to_the_router() -> None:

@@ -235,6 +235,14 @@ def test_ports_of_a_pod_never_meet(deployment: Deployment) -> None:
     assert not set(range(prefill[1] + 1, prefill[1] + 4)) & set(starts)
 
 
+def test_a_port_that_the_user_chose_is_the_pods(deployment: Deployment) -> None:
+    base = {**SGLANG, "router": {"kind": "sglang-router", "args": ["--port", "21001"]}}
+    spec = rendered(recipe_rendered(base).deployment)["StatefulSet/small-n0"]["spec"]["template"]["spec"]
+    ports = [port["containerPort"] for name in ("prefill-0", "router") for port in container(spec, name)["ports"]]
+    assert ports == [21000, 21002, 21001, 21003]
+    assert container(spec, "router")["startupProbe"]["httpGet"]["port"] == 21001
+
+
 def test_a_pod_has_the_time_of_its_drain(deployment: Deployment) -> None:
     spec = pod(deployment, 1)
     assert spec["terminationGracePeriodSeconds"] >= deployment.bounds.drain_s

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from graftwork.launch import ports
-from graftwork.launch.ports import NODEPORTS, NoFreePorts, default_window, free_block, nodeports
+from graftwork.launch.ports import NODEPORTS, NoFreePorts, chosen_block, default_window, free_block, nodeports
 
 # One worker for all of them: legs that take blocks at random would meet the ports of a test beside them.
 pytestmark = pytest.mark.xdist_group("ports")
@@ -164,6 +164,18 @@ def run_legs(window: range | None, count: int, rounds: int) -> list[list[int]]:
         process.join()
     assert [process.exitcode for process in legs] == [0] * LEGS
     return [list(bases[start : start + LEGS]) for start in range(0, LEGS * rounds, LEGS)]
+
+
+def test_a_chosen_block_is_kept_from_others_and_not_bound(near: range) -> None:
+    with free_block(2, window=near) as block:
+        base = block.base
+        with pytest.raises(NoFreePorts, match="another deployment"):
+            chosen_block(base, 1)
+    with chosen_block(base, 2) as chosen, socket.socket() as child:
+        assert chosen.hand_over() == range(base, base + 2)
+        child.bind(("0.0.0.0", base))
+        with pytest.raises(NoFreePorts):
+            free_block(1, window=range(base, base + 2))
 
 
 def test_ten_legs_at_once_never_collide() -> None:

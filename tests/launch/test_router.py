@@ -71,6 +71,31 @@ def test_the_users_word_to_a_router_wins() -> None:
     assert component(found, "router").argv[-2:] == ["--policy", "power_of_two"]
 
 
+def test_a_port_of_the_users_is_where_it_is_looked_for() -> None:
+    """In every spelling; what others are told of it stays a name, and that name is the chosen port."""
+    found = rendered(
+        VLLM,
+        prefill__args=["--port=8000", "--kv_events_config", '{"publisher":"zmq","endpoint":"tcp://*:7000"}'],
+        prefill__env={"VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"},
+        decode__args=["--kv-events-config.endpoint", "tcp://*:7001"],
+        kv_events={"legs": ["prefill", "decode"]},
+        kv_cache_offload={"cpu_gib": 1, "master_args": ["--rpc_port", "50051", "-metrics_port=9003"]},
+        router={"kind": "vllm-router", "args": ["--por", "8001"]},
+    )
+    assert component(found, "prefill-0").fixed == {"http": 8000, "kv-events": 7000, "nixl": 5700}
+    assert component(found, "decode-0").fixed == {"kv-events": 7001}
+    assert component(found, "router").fixed == {"http": 8001}
+    assert component(found, "store-master").fixed == {"rpc": 50051, "metrics": 9003}
+    assert value(found, "router", "--prefill") == "http://{host:0}:{port:prefill-0/http}"
+    mine = {"kind": "command", "command": ["mine"], "env": {"GRAFTWORK_PORT": "8002"}}
+    assert component(rendered(SGLANG, router=mine), "router").fixed == {"http": 8002}
+
+
+def test_ranks_of_a_node_cannot_share_a_chosen_port() -> None:
+    with pytest.raises(UsageError, match="port 8000 of node 1 is given to decode-0-r0/http and to decode-0-r1/http"):
+        rendered(VLLM, decode={**APART, "args": ["--port", "8000"]})
+
+
 def test_a_program_of_the_users() -> None:
     found = rendered(
         SGLANG, router={"kind": "command", "command": ["mine", "{x}"], "args": ["--go"], "env": {"A": "1"}}

@@ -20,6 +20,7 @@ from slurm.deployed import ENGINE, component, deployment
 from graftwork.launch import slurm
 from graftwork.launch.deployment import Component, Deployment, Ready, render_json
 from graftwork.launch.node.supervise import Crash, self_check
+from graftwork.launch.ports import free_block
 
 SHIM = Path(__file__).with_name("shim.py")
 
@@ -97,6 +98,27 @@ def test_a_signal_drains_in_order(tmp_path: Path, number: signal.Signals) -> Non
         assert task.ended() == 0
     assert [task.texts(name) for name in task.names] == [["up", "TERM", "unpinned after 1"]] * 3
     assert not list(task.run.glob("CRASH_*"))
+
+
+def test_a_port_that_the_user_chose(tmp_path: Path) -> None:
+    """It is neither looked for nor held against the child, but kept from others, and said to who waits for it."""
+    with free_block(1) as block:
+        number = block.base
+    part = component("decode", 0, "decode", fixed={"http": number})
+    with started(tmp_path, one(part)) as task:
+        task.ready().process.send_signal(signal.SIGURG)
+        assert task.ended() == 0
+    published = json.loads((task.run / "board/node-0").read_text())
+    assert published["ports"] == {"decode/http": number}
+
+
+def test_a_chosen_port_of_another_deployment_is_a_crash(tmp_path: Path) -> None:
+    with (
+        free_block(1) as block,
+        started(tmp_path, one(component("d", 0, "decode", fixed={"http": block.base}))) as task,
+    ):
+        assert task.ended() == 0
+    assert "was chosen, but another deployment" in task.marker()["reason"]
 
 
 @pytest.mark.parametrize("rc", [0, 3])

@@ -12,7 +12,7 @@ from graftwork.errors import UsageError
 from graftwork.launch.definitions import Flag
 from graftwork.launch.flags import Table
 from graftwork.launch.placeholders import escape
-from graftwork.launch.values import check_value, merged, parse, template, with_key
+from graftwork.launch.values import check_value, chosen_ports, merged, parse, template, with_key
 
 Origin = Literal["derived", "demanded", "user"]
 
@@ -46,12 +46,16 @@ class _Entry:
 
 @dataclass
 class Arguments:
-    """The arguments of one component of a program whose *table* is known; *user* and *drop* are the recipe's."""
+    """The arguments of one component of a program whose *table* is known; *user* and *drop* are the recipe's.
+
+    *fixed* are the ports that the user chose in place of free ones, known once it is finished.
+    """
 
     table: Table
     user: Sequence[str] = ()
     drop: Sequence[str] = ()
     warnings: list[str] = field(default_factory=list)
+    fixed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._entries: list[_Entry] = []
@@ -123,6 +127,8 @@ class Arguments:
             if given.flag.repeats and all(entry.origin == "user" for entry in old):
                 old = []
             entries = [entry for entry in entries if entry not in old]
+            for ours, theirs in zip((value for entry in old for value in entry.values), values, strict=False):
+                self.fixed.update(chosen_ports(ours, theirs))
             replaced = "; ".join(" ".join(entry.words()) for entry in old)
             reason = "given by the recipe's user"
             if any(entry.origin == "demanded" for entry in old):

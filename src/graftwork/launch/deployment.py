@@ -43,7 +43,7 @@ class Component(Row, frozen=True, kw_only=True):
     shared folder, ``{tmp}`` a private folder of this component on its node, ``{cache}`` the user's cache on the node,
     ``{nics}`` the node's network devices as UCX names them. A literal brace is doubled. *files* are paths below
     ``{run}``. *ports* names ports to allocate on the node, each with how many consecutive ones; the placeholder stands
-    for the first. *order* says when to stop: 0 router and
+    for the first. *fixed* are the numbers of those ports that the user chose. *order* says when to stop: 0 router and
     sidecars, 1 engines, 2 store; starting goes the other way round. *drain_s* bounds this component's own shutdown.
     """
 
@@ -54,6 +54,7 @@ class Component(Row, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     files: dict[str, str] = {}
     ports: dict[str, int] = {}
+    fixed: dict[str, Annotated[int, msgspec.Meta(gt=0, lt=65536)]] = {}
     gpus: list[int] = []
     ready: Ready = Ready(kind="none")
     order: Order = STOP_ENGINES
@@ -123,7 +124,7 @@ def parse_json(data: bytes, where: str) -> Deployment:
 
 
 def check(deployment: Deployment) -> None:
-    """UsageError when a name is taken twice, a node is out of range, or a placeholder refers to nothing."""
+    """UsageError when a name or a port is taken twice, a node is out of range, or a placeholder refers to nothing."""
     names = [component.name for component in deployment.components]
     files = [path for component in deployment.components for path in component.files]
     for kind, values in (("component", names), ("file", files)):
@@ -136,6 +137,22 @@ def check(deployment: Deployment) -> None:
         if component.ready.kind in ("http", "tcp") and component.ready.port not in component.ports:
             raise UsageError(f"component {component.name}: no port {component.ready.port!r} to be ready on")
         _check_placeholders(component, known, deployment.nodes)
+    _check_fixed(deployment)
+
+
+def _check_fixed(deployment: Deployment) -> None:
+    holders: dict[tuple[int, int], str] = {}
+    for component in deployment.components:
+        for name, first in component.fixed.items():
+            if name not in component.ports or first + component.ports[name] > 1 << 16:
+                raise UsageError(f"component {component.name}: no port {name!r} can be {first}")
+            for port in range(first, first + component.ports[name]):
+                holder = holders.setdefault((component.node, port), f"{component.name}/{name}")
+                if holder != f"{component.name}/{name}":
+                    raise UsageError(
+                        f"port {port} of node {component.node} is given to {holder} and to {component.name}/{name}",
+                        hint="leave one out: a free port is found on the node",
+                    )
 
 
 def _check_placeholders(component: Component, known: set[str], nodes: int) -> None:

@@ -14,6 +14,7 @@ from graftwork.launch.environment import Environment
 from graftwork.launch.placeholders import escape
 from graftwork.launch.recipe import Recipe
 from graftwork.launch.releases import Release
+from graftwork.launch.values import chosen_ports
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -98,9 +99,28 @@ class Draft:
             env=env,
             files=self.files,
             ports=self.ports,
+            fixed=self._fixed(),
             gpus=self.gpus,
             ready=self.ready,
             order=self.order,
             drain_s=self.drain_s,
         )
         return component, Explained(self.name, lines, env_lines, self.notes)
+
+    def _fixed(self) -> dict[str, int]:
+        """The own ports that the user has chosen: in the arguments, the environment, or the words of a program."""
+        found = {**self.env.fixed, **(self.args.fixed if self.args is not None else {}), **self._fixed_words()}
+        own = {name.removeprefix(f"{self.name}/"): number for name, number in found.items()}
+        return {name: number for name, number in own.items() if name in self.ports}
+
+    def _fixed_words(self) -> dict[str, int]:
+        """Of ``-name=value`` and ``--name value`` the last counts, in programs that read either."""
+        found: dict[str, int] = {}
+        derived = [word.lstrip("-").partition("=") for each, who, _ in self.plain if who == "derived" for word in each]
+        words = [word for each, who, _ in self.plain if who == "user" for word in each]
+        for at, word in enumerate(words):
+            name, equals, value = word.lstrip("-").partition("=")
+            said = value if equals else "".join(words[at + 1 : at + 2])
+            for ours in (ours for known, _, ours in derived if ours and known == name):
+                found.update(chosen_ports(ours, said))
+        return found

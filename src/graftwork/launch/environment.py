@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from graftwork.errors import UsageError
 from graftwork.launch.arguments import Line, Origin
 from graftwork.launch.placeholders import escape
+from graftwork.launch.values import chosen_ports
 
 
 class Environment:
-    """Variables with why they are set; *user* is the recipe's, literal text."""
+    """Variables with why they are set; *user* is the recipe's, literal text. *fixed*: see `Arguments`."""
 
     def __init__(self, user: Mapping[str, str]) -> None:
+        self.fixed: dict[str, int] = {}
         self._user = dict(user)
         self._set: dict[str, tuple[str, Origin, str, str]] = {}
 
@@ -39,6 +41,7 @@ class Environment:
         for name, value in self._user.items():
             old = self._set.get(name)
             replaced = f"{name}={old[0]}" if old and old[0] != escape(value) else ""
+            self.fixed.update(chosen_ports(old[0], escape(value)) if old else {})
             self._set[name] = (escape(value), "user", "given by the recipe's user", replaced)
         lines = [Line(f"{name}={value}", who, why, old) for name, (value, who, why, old) in self._set.items()]
         return {name: value for name, (value, *_) in self._set.items()}, lines

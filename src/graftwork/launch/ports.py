@@ -79,6 +79,19 @@ def free_block(count: int, host: str = "0.0.0.0", window: range | None = None) -
     )
 
 
+def chosen_block(base: int, count: int) -> Block:
+    """The *count* ports from *base* on, which somebody has chosen: kept from other users of this module, not bound.
+
+    Whether they are free shows when the child binds them: with SO_REUSEADDR it may, where a probe could not yet.
+    """
+    locks: list[socket.socket] = []
+    for port in range(base, base + count):
+        if not _bound(socket.AF_UNIX, f"\0graftwork-port-{port}", locks):
+            _close(locks)
+            raise NoFreePorts(f"port {port} was chosen, but another deployment on this host holds it")
+    return Block(base, [], locks)
+
+
 def default_window() -> range:
     """The ports from 1024 to the first that the kernel gives to outgoing connections (32768 if it does not say)."""
     words = _proc_words("ip_local_port_range")

@@ -52,7 +52,10 @@ def _command(component: Component, why: Explained, screen: Screen) -> None:
 
 
 def _explained(component: Component, why: Explained, screen: Screen) -> None:
-    ports = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in component.ports.items())
+    ports = ", ".join(
+        name + (f" ({count})" if count > 1 else "") + (f" = {component.fixed[name]}" if name in component.fixed else "")
+        for name, count in component.ports.items()
+    )
     screen.line(f"  {screen.style(component.name, 'bold')}{f', ports {ports}' if ports else ''}")
     for line in [*why.arguments, *why.environment]:
         _reason(line, screen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from graftwork.launch.placeholders import escape, fill, placeholders
 
 # Private-use characters stand for the braces of placeholders while JSON is read and written.
 _OPEN, _CLOSE = "\ue000", "\ue001"
+_PORT = re.compile(f"{_OPEN}port:([^{_CLOSE}]+){_CLOSE}$")
+_NUMBER = re.compile(r"(?:^|:)(\d{1,5})$")
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,17 @@ def _over(known: Any, wanted: Any) -> Any:
     return {**known, **{key: _over(known.get(key), value) for key, value in wanted.items()}}
 
 
+def chosen_ports(ours: str, theirs: str) -> dict[str, int]:
+    """The ports that the template *theirs* says where *ours* ends with ``{port:NAME}``; of JSON objects, key by key."""
+    derived, said = _mark(ours), _mark(theirs)
+    known, wanted = read_json(derived), read_json(said)
+    pairs = [(derived, said)]
+    if isinstance(known, dict) and isinstance(wanted, dict):
+        pairs = [(str(value), str(wanted[key])) for key, value in known.items() if key in wanted]
+    found = [(_PORT.search(value), _NUMBER.search(instead)) for value, instead in pairs]
+    return {port[1]: int(number[1]) for port, number in found if port and number}
+
+
 def with_key(known: str, given: Given) -> str:
     """The JSON object *known* (a template) with one key set, as ``--flag.a.b value`` says."""
     data = _load(known)
@@ -151,4 +165,9 @@ def _dump(marked: Any) -> str:
 
 
 def _load(text: str) -> Any:
-    return read_json(fill(text, lambda kind, name: _OPEN + kind + (f":{name}" if name else "") + _CLOSE))
+    return read_json(_mark(text))
+
+
+def _mark(text: str) -> str:
+    """A template as what it stands for, but for its placeholders."""
+    return fill(text, lambda kind, name: _OPEN + kind + (f":{name}" if name else "") + _CLOSE)

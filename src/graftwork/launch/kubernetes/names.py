@@ -30,11 +30,17 @@ class Names:
             raise UsageError(f"{deployment.name}: longer than the {_LONGEST} characters that a pod's name leaves")
         ports: dict[str, int] = {}
         for node in range(deployment.nodes):
+            here = [part for part in deployment.components if part.node == node]
+            chosen = [range(base, base + part.ports[name]) for part in here for name, base in part.fixed.items()]
             following = FIRST_PORT
-            for component in (part for part in deployment.components if part.node == node):
+            for component in here:
                 for port, count in component.ports.items():
-                    ports[f"{component.name}/{port}"] = following
-                    following += count
+                    while taken := [
+                        each for each in chosen if each.start < following + count and following < each.stop
+                    ]:
+                        following = taken[0].stop
+                    ports[f"{component.name}/{port}"] = component.fixed.get(port, following)
+                    following += count if port not in component.fixed else 0
         return cls(deployment.name, ports)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Part:
     ready: dict[str, Any]
     order: int
     drain_s: int
+    fixed: dict[str, int] = field(default_factory=dict)
 
     @property
     def refers_to(self) -> set[str]:
@@ -74,6 +75,6 @@ def read(path: Path) -> Plan:
 def parse(data: dict[str, Any]) -> Plan:
     """The plan that the plain values of a deployment are."""
     fields = Part.__dataclass_fields__
-    parts = tuple(Part(**{key: row[key] for key in fields}) for row in data["components"])
+    parts = tuple(Part(**{key: row[key] for key in fields if key in row}) for row in data["components"])
     interpreter = data["image"]["interpreter"]
     return Plan(data["name"], data["nodes"], parts, data["bounds"]["drain_s"], interpreter)

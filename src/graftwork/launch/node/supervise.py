@@ -112,9 +112,11 @@ class Node:
 
     def _values(self) -> Values:
         """Take ports, publish them, and wait for those of the other nodes."""
-        for part in self.plan.on(self.node):
-            for name, count in part.ports.items():
-                self._blocks[f"{part.name}/{name}"] = ports.free_block(count)
+        wanted = [(part, name) for part in self.plan.on(self.node) for name in part.ports]
+        for part, name in sorted(wanted, key=lambda each: each[1] not in each[0].fixed):  # chosen ones first
+            first, count = part.fixed.get(name), part.ports[name]
+            block = ports.free_block(count) if first is None else ports.chosen_block(first, count)
+            self._blocks[f"{part.name}/{name}"] = block
         mine = {name: block.base for name, block in self._blocks.items()}
         self.board.publish(f"node-{self.node}", {"host": own_address(), "ports": mine})
         deadline = time.monotonic() + PEERS_S
