@@ -10,6 +10,9 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+from packaging.version import Version
+
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "patches" / "vllm" / "hisparse" / "files"
 for folder in (PACKAGE, HERE):
@@ -17,3 +20,11 @@ for folder in (PACKAGE, HERE):
         sys.path.append(str(folder))
 
 collect_ignore = [] if os.environ.get("TRITON_INTERPRET") == "1" else ["interpreted"]
+
+
+@pytest.fixture
+def hisparse_numpy() -> None:
+    """Skips where Triton's interpreter does not work."""
+    numpy = pytest.importorskip("numpy")
+    if Version(numpy.__version__) >= Version("2.4"):
+        pytest.skip("Triton 3.6 interprets with NumPy before 2.4 only (pip install 'graftwork[hisparse]')")

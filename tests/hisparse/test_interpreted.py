@@ -9,35 +9,21 @@ import xml.etree.ElementTree as Xml
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 HERE = Path(__file__).parent
 FILES = sorted(path.name for path in (HERE / "interpreted").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_kernels_interpreted(file: str, tmp_path: Path) -> None:
+def test_kernels_interpreted(file: str, hisparse_numpy: None, tmp_path: Path) -> None:
     """Every test of the file ran and passed: one that was skipped there would say nothing."""
-    numpy = pytest.importorskip("numpy")
     pytest.importorskip("torch", reason="the kernels work on torch tensors (a CPU build is enough)")
     pytest.importorskip("triton", reason="the kernels are Triton (pip install 'graftwork[hisparse]')")
-    if Version(numpy.__version__) >= Version("2.4"):
-        pytest.skip("Triton 3.6 interprets with NumPy before 2.4 only (pip install 'graftwork[hisparse]')")
     results = tmp_path / "results.xml"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    quiet = ("-q", "-p", "no:cacheprovider", "-W", "ignore")
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-W",
-            "ignore",
-            f"--junitxml={results}",
-            str(HERE / "interpreted" / file),
-        ],
+        [sys.executable, "-m", "pytest", *quiet, f"--junitxml={results}", str(HERE / "interpreted" / file)],
         env={**environment, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         cwd=HERE.parents[1],
         capture_output=True,

@@ -61,9 +61,9 @@ def test_host_rows_far_out(row_bytes: int, row: int) -> None:
 
 
 def test_hot_rows_far_out() -> None:
-    """A region whose rows begin past 2^32 bytes and 2^31 two-byte elements of the hot buffer."""
-    shape = HotShape(1, 60_000, K, K, max_len=4 * 64, row_bytes=1152, rows=1)
-    assert (shape.regions - 1) * shape.stride > 3_728_271
+    """A region whose rows begin past 2^31 words, and so past 2^32 bytes, of the hot buffer."""
+    shape = HotShape(1, 120_000, K, K, max_len=4 * 64, row_bytes=1152, rows=1)
+    assert (shape.regions - 1) * shape.stride * shape.words > 2**31
     state = HotState(shape, "cpu")
     host = torch.zeros(6 * 64, 288, dtype=torch.int32)
     hot = sparse((shape.hot_rows, 288), torch.int32)

@@ -12,6 +12,11 @@ from hot_kv.state import HITS, MISSES, REFUSED, HotShape
 K, H = 8, 12
 
 
+def run(e: Decoding) -> tuple[torch.Tensor, torch.Tensor]:
+    """Resolve what lies in the buffers now, without an engine's step around it."""
+    return resolve(e.state, 0, e.topk, e.seq_lens, e.slots, e.state.region_rows, e.table, e.host[0].shape[0], e.tuning)
+
+
 def engine(regions: int = 2, rows: int | None = None, slots: int = H, **more) -> Decoding:
     shape = HotShape(1, regions, slots, K, max_len=64, row_bytes=656, rows=rows or regions, page=16)
     return Decoding(shape, blocks=4 * regions + 1, seed=7, **more)
@@ -34,6 +39,30 @@ def test_lengths_around_the_sizes_and_all_of_it_again(tokens: int) -> None:
         positions = list(range(request.tokens + 1))[-K:]
         e.step([request], [positions + [-1] * (K - len(positions))])
     assert e.counted[HITS] == min(tokens, K - 2)
+
+
+def test_a_padded_row_that_still_has_a_region_is_padding() -> None:
+    """The region map is older than the padding, or the other way round: the slot decides."""
+    e = engine()
+    request = e.add(20)
+    e.step([request], [list(range(K))])
+    e.slots.fill_(-1)
+    before = [e.state.tags.clone(), e.state.order.clone(), e.state.stats.clone()]
+    index, lengths = run(e)
+    assert (index == -1).all()
+    assert (lengths == 0).all()
+    assert all(map(torch.equal, before, (e.state.tags, e.state.order, e.state.stats)))
+
+
+def test_positions_past_a_narrow_table_are_refused() -> None:
+    e = engine()
+    request = e.add(50)
+    e.step([request], [[-1] * K])
+    e.table = e.table[:, :2].contiguous()
+    e.topk[0] = torch.tensor([31, 32, 47, 49, 50, -1, -1, -1], dtype=torch.int32)
+    index, _ = run(e)
+    assert (index[0] >= 0).tolist() == [True, False, False, False, True, False, False, False]
+    assert e.state.stats[REFUSED] == 3
 
 
 def test_nothing_is_selected() -> None:
@@ -113,7 +142,7 @@ def test_a_region_follows_its_request_through_the_batch() -> None:
 
 
 def test_one_name_aborted_and_added_again_within_a_step_is_another_request() -> None:
-    e = engine()
+    e = engine(regions=1)
     e.step([e.add(20, "same")], [list(range(K))])
     e.finish("same")
     e.step([e.add(30, "same")], [list(range(K))])
@@ -160,9 +189,7 @@ def test_entries_that_cannot_be_are_refused_and_counted_and_nothing_is_read_for_
     e.step([request], [[1, 2, -1, -1, -1, -1, -1, -1]])
     e.table[0, 0], tags = 10_000, e.state.tags.clone()
     e.topk[0] = torch.tensor([0, 17, 18, 21, 2**31 - 1, 63, 64, -1], dtype=torch.int32)
-    index, lengths = resolve(
-        e.state, 0, e.topk, e.seq_lens, e.slots, e.state.region_rows, e.table, e.host[0].shape[0], e.tuning
-    )
+    index, lengths = run(e)
     assert (index[0] >= 0).tolist() == [False, True, True, False, False, False, False, False]
     assert lengths[0] == 3
     assert e.state.stats.tolist() == [e.counted[HITS], e.counted[MISSES] + 2, 5]
@@ -177,9 +204,7 @@ def test_rows_without_a_region_read_nothing_and_write_to_the_host_alone() -> Non
     e.step([request], [list(range(K))])
     e.state.place_rows([])
     before = [e.state.tags.clone(), e.hot[0].clone()]
-    index, _ = resolve(
-        e.state, 0, e.topk, e.seq_lens, e.slots, e.state.region_rows, e.table, e.host[0].shape[0], e.tuning
-    )
+    index, _ = run(e)
     copy(e.state, e.host[0], e.hot[0], e.tuning)
     assert (index == -1).all()
     assert torch.equal(before[0], e.state.tags)
