@@ -66,6 +66,35 @@ def test_vllm_router_follows_kv_events() -> None:
     assert value(mixed, "router", "--kv-event-model") == "m"
 
 
+def test_whoever_says_that_a_router_follows_events_it_does() -> None:
+    """The policy may stand in router.args, in any spelling, and for one leg alone."""
+    events = {"block_size": 16}
+    for said in (["--policy=kv_aware"], ["--polic", "kv_aware"], ["--prefill_policy=kv_aware"]):
+        found = rendered(VLLM, kv_events=events, router={"kind": "vllm-router", "args": said})
+        assert "{port:prefill-0/kv-events}" in (value(found, "router", "--pd-kv-events") or "")
+        with pytest.raises(UsageError, match="view stays empty"):
+            rendered(VLLM, router={"kind": "vllm-router", "args": said})
+    found = rendered(
+        VLLM, kv_events=events, router={"kind": "vllm-router", "policy": "kv_aware", "args": ["--policy", "random"]}
+    )
+    assert value(found, "router", "--pd-kv-events") is None
+
+
+def test_endpoints_of_the_users_own_are_left() -> None:
+    said = ["--pd-kv-events=http://a:1=tcp://a:2", "--policy=kv_aware"]
+    found = rendered(VLLM, prefill={"tp": 1, "dp": 8}, router={"kind": "vllm-router", "args": said})
+    assert component(found, "router").argv.count("--pd-kv-events") == 1
+    assert value(found, "router", "--pd-kv-events") == "http://a:1=tcp://a:2"
+
+
+def test_infera_without_events_routes_without_a_view() -> None:
+    """Its own default is kv-aware; and it does not start without a tokenizer."""
+    found = rendered(SGLANG, router={"kind": "infera"})
+    assert value(found, "router", "--router-policy") == "round-robin"
+    assert value(found, "router", "--router-tokenizer-path") == "/models/m"
+    assert value(rendered(SGLANG, router={"kind": "infera"}, kv_events={}), "router", "--router-policy") == "kv-aware"
+
+
 def test_the_users_word_to_a_router_wins() -> None:
     found = rendered(SGLANG, router={"kind": "sglang-router", "args": ["--policy=power_of_two"]})
     assert component(found, "router").argv[-2:] == ["--policy", "power_of_two"]
@@ -140,6 +169,9 @@ def test_llm_d_has_a_sidecar_before_every_decode_process() -> None:
         (VLLM, {"router": {"kind": "infera"}}, "is for SGLang"),
         (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}}, "view stays empty"),
         (SGLANG, {"router": {"kind": "infera", "policy": "kv-aware"}}, "view stays empty"),
+        (SGLANG, {"router": {"kind": "infera", "args": ["--router-policy=kv-aware"]}}, "view stays empty"),
+        (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}, "prefill": None, "decode": None,
+                "mixed": {"tp": 8}, "kv_events": {"legs": ["decode"]}}, "mixed-0 publishes no KV events"),
         (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}, "kv_events": {}}, "blocks of 16 tokens"),
         (SGLANG, {"router": {"kind": "sglang-router", "policy": "kv_aware"}, "kv_events": {}}, "cannot be 'kv_aware'"),
         (SGLANG, {"router": {"kind": "sglang-router", "args": ["--prefil-policy", "x"]}}, "no argument"),

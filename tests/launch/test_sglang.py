@@ -65,6 +65,11 @@ def test_an_engine_over_two_nodes() -> None:
         ({"kv_events": EVENTS, "decode__args": ["--disaggregation-transfer-backend", "mori"]}, False, "not mooncake"),
         ({"kv_events": EVENTS, "hisparse": {"host_pool_gib": 8}, "decode__seats": 8}, False, "HiSparse excludes"),
         ({"kv_events": EVENTS, "model__recurrent": True}, False, "sliding windows"),
+        ({"decode__args": ["--kv-events-config={}"]}, True, ""),
+        ({"kv_events": EVENTS, "decode__drop": ["--kv-events-config"]}, False, "no KV events"),
+        ({"kv_events": EVENTS, "router": {"kind": "infera"}}, True, ""),
+        ({"router": {"kind": "infera"}, "decode__args": ["--kv-events", "on"]}, True, ""),
+        ({"kv_events": EVENTS, "router": {"kind": "infera"}, "decode__args": ["--kv_events=off"]}, False, "no KV ev"),
     ],
 )
 def test_the_radix_cache_of_a_decode_leg(changes: dict[str, Any], added: bool, because: str) -> None:

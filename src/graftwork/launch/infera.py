@@ -92,11 +92,13 @@ def router(plan: Plan, wanted: Router, args: Arguments) -> None:
     args.add("--discovery-backend", "etcd", why="nodes of a job have no Kubernetes to look into")
     args.add("--etcd-endpoint", etcd_of(plan), why="where engines register")
     args.add("--request-transport", "http", why="the default, NATS, needs a broker")
-    args.add("--router-policy", wanted.policy or "kv-aware", why="the recipe's policy; kv-aware needs KV events")
-    if plan.recipe.kv_events is not None:
+    events = plan.recipe.kv_events is not None
+    policy = wanted.policy or ("kv-aware" if events else "round-robin")
+    args.add("--router-policy", policy, why="the recipe's policy; kv-aware, the default, only with KV events")
+    if events:
         args.add("--kv-event-transport", "zmq", why="as the engines publish")
-        path = escape(plan.recipe.model.path)
-        args.add("--router-tokenizer-path", path, why="without a tokenizer kv-aware silently becomes load balancing")
+    path = escape(plan.recipe.model.path)
+    args.add("--router-tokenizer-path", path, why="it does not start without, and kv-aware counts tokens")
     for role, weight in wanted.overlap_weight.items():
         why = "1.0, the default, behaves like round robin"
         args.add(f"--kv-{role}-overlap-weight", weight, why=why)

@@ -19,6 +19,7 @@ _MODULES = {
     "infera": "infera.server",
 }
 PAIRED_BLOCK = 16  # tokens; fixed in vllm-router 0.1.17 where prefill and decode run apart
+_POLICIES = ("--policy", "--prefill-policy", "--decode-policy", "--router-policy")
 
 
 def drafts(plan: Plan, engines: list[Draft]) -> list[Draft]:
@@ -26,7 +27,7 @@ def drafts(plan: Plan, engines: list[Draft]) -> list[Draft]:
     wanted = plan.recipe.router
     if wanted is None:
         return []
-    _check(plan, wanted)
+    _check_engine(plan, wanted)
     serving = [draft for draft in engines if draft.ready.kind == "http"]
     if wanted.kind == "llm-d":
         return llm_d.drafts(plan, wanted, serving)
@@ -50,9 +51,11 @@ def drafts(plan: Plan, engines: list[Draft]) -> list[Draft]:
     draft.args = Arguments(table(name, version), wanted.args, warnings=plan.warnings)
     if wanted.kind == "infera":
         infera.router(plan, wanted, draft.args)
-        return [draft]
-    draft.ports["metrics"] = 1
-    _gateway(plan, wanted, draft.args, serving)
+    else:
+        draft.ports["metrics"] = 1
+        _gateway(plan, wanted, draft.args, serving)
+    if _follows_events(draft.args):
+        _events(plan, wanted, draft.args, serving)
     return [draft]
 
 
@@ -61,22 +64,14 @@ def url(draft: Draft) -> str:
     return f"http://{{host:{draft.node}}}:{{port:{draft.name}/http}}"
 
 
-def _check(plan: Plan, wanted: Router) -> None:
-    engine, events = plan.recipe.engine, plan.recipe.kv_events
+def _check_engine(plan: Plan, wanted: Router) -> None:
+    engine = plan.recipe.engine
     if wanted.kind in ("sglang-router", "infera") and engine != "sglang":
         raise UsageError(f"router {wanted.kind} is for SGLang, the recipe's engine is {engine}")
     if wanted.kind in ("vllm-router", "llm-d") and engine != "vllm":
         raise UsageError(f"router {wanted.kind} is for vLLM, the recipe's engine is {engine}")
-    if wanted.kind == "sglang-router" and events is not None:
+    if wanted.kind == "sglang-router" and plan.recipe.kv_events is not None:
         plan.warn("sglang-router reads no KV events: cache_aware guesses from the requests that it has sent")
-    if wanted.policy in ("kv-aware", "kv_aware") and events is None:
-        raise UsageError(f"router policy {wanted.policy} needs [kv_events]: without them its view stays empty")
-    paired = wanted.kind == "vllm-router" and plan.recipe.prefill is not None
-    if paired and wanted.policy == "kv_aware" and (events is None or events.block_size != PAIRED_BLOCK):
-        raise UsageError(
-            f"vllm-router counts blocks of {PAIRED_BLOCK} tokens where prefill and decode run apart",
-            hint=f"set kv_events.block_size = {PAIRED_BLOCK}, or a policy such as cache_aware",
-        )
 
 
 def _gateway(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) -> None:
@@ -92,7 +87,6 @@ def _gateway(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) 
         args.add("--shutdown-grace-period-secs", seconds, why="180, the default, is longer than this stage may take")
     if plan.recipe.prefill is None:
         args.add("--worker-urls", *(url(draft) for draft in engines), why="all engines")
-        _events(plan, wanted, args, engines, "--kv-event-source")
         return
     vllm = wanted.kind == "vllm-router"
     args.add("--vllm-pd-disaggregation" if vllm else "--pd-disaggregation", why="prefill and decode run apart")
@@ -102,23 +96,42 @@ def _gateway(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) 
             args.add("--prefill", url(draft), *bootstrap, why="an engine, and where decode asks it for the cache")
         else:
             args.add("--decode", url(draft), why="an engine")
-    _events(plan, wanted, args, [draft for draft in engines if draft.role == "prefill"], "--pd-kv-events")
 
 
-def _events(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft], name: str) -> None:
-    """Where vllm-router hears of what is cached: the endpoints of each engine's ranks, in their order."""
-    events = plan.recipe.kv_events
-    if events is None or wanted.kind != "vllm-router" or wanted.policy != "kv_aware":
+def _follows_events(args: Arguments) -> bool:
+    """Whether a policy of the router needs KV events, whoever chose it and however it is spelled."""
+    policies = [args.value(name) or "" for name in _POLICIES if name in args.table.flags]
+    return "kv-aware" in [policy.replace("_", "-") for policy in policies]
+
+
+def _events(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) -> None:
+    """Where vllm-router hears of what is cached; Infera's finds that out. UsageError where it would hear nothing."""
+    events, paired = plan.recipe.kv_events, plan.recipe.prefill is not None
+    source = "--pd-kv-events" if paired else "--kv-event-source"
+    if wanted.kind == "vllm-router" and args.has(source):
+        return  # the user's own
+    if events is None:
+        raise UsageError("a router policy that is aware of KV needs [kv_events]: without them its view stays empty")
+    if wanted.kind != "vllm-router":
         return
+    if paired and events.block_size != PAIRED_BLOCK:
+        raise UsageError(
+            f"vllm-router counts blocks of {PAIRED_BLOCK} tokens where prefill and decode run apart",
+            hint=f"set kv_events.block_size = {PAIRED_BLOCK}, or a policy such as cache_aware",
+        )
     for draft in engines:
-        if draft.ports.get("kv-events", 0) != 1:
+        if draft.role == "decode":
+            continue
+        if "kv-events" not in draft.ports:
+            raise UsageError(f"{draft.name} publishes no KV events", hint=f"add {draft.role} to kv_events.legs")
+        if draft.ports["kv-events"] != 1:
             raise UsageError(
                 f"{draft.name}: vllm-router is told an endpoint for each rank, which are one after the other here",
-                hint="give router.args yourself, or run engines of one rank",
+                hint=f"give {source} in router.args, or run engines of one rank",
             )
-        source = f"{url(draft)}=tcp://{{host:{draft.node}}}:{{port:{draft.name}/kv-events}}"
-        args.add(name, source, why="what this engine caches, as it happens")
-    if name == "--kv-event-source":
+        at = f"{url(draft)}=tcp://{{host:{draft.node}}}:{{port:{draft.name}/kv-events}}"
+        args.add(source, at, why="what this engine caches, as it happens")
+    if not paired:
         args.add("--kv-event-block-size", events.block_size or PAIRED_BLOCK, why="as the engines count")
         args.add("--kv-event-model", escape(plan.recipe.model.served_name), why="one model, whoever serves it")
 

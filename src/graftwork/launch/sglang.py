@@ -178,6 +178,12 @@ def _events(plan: Plan, engine: Engine, draft: Draft) -> bool:
         return False
     ranks = engine.leg.dp if engine.leg.dp_attention else 1
     draft.ports["kv-events"] = ranks
+    if events.block_size is not None:
+        args.add("--page-size", events.block_size, why="the block size that the router is told")
+    if plan.recipe.router is not None and plan.recipe.router.kind == "infera":
+        if events.topic or events.replay:
+            plan.warn("kv_events.topic and replay have no effect: Infera's wrapper says how it publishes")
+        return True
     config: dict[str, object] = {
         "publisher": "zmq",
         "endpoint": "tcp://*:{port:kv-events}",
@@ -186,12 +192,17 @@ def _events(plan: Plan, engine: Engine, draft: Draft) -> bool:
     if events.replay:
         draft.ports["kv-replay"] = ranks
         config["replay_endpoint"] = "tcp://*:{port:kv-replay}"
-    if plan.recipe.router is None or plan.recipe.router.kind != "infera":
-        why = "a router follows what is cached here; attention rank r publishes on the port after r others"
-        args.add("--kv-events-config", config, why=why)
-    if events.block_size is not None:
-        args.add("--page-size", events.block_size, why="the block size that the router is told")
+    why = "a router follows what is cached here; attention rank r publishes on the port after r others"
+    args.add("--kv-events-config", config, why=why)
     return True
+
+
+def _publishes(draft: Draft, derived: bool) -> bool:
+    """Whether KV events come from this leg: Infera's wrapper has a switch for it, else it is the configuration."""
+    args = draft.checked
+    if "--kv-events" in args.table.flags:
+        return derived if args.value("--kv-events") is None else args.value("--kv-events") != "off"
+    return args.has("--kv-events-config")
 
 
 def _decode_cache(plan: Plan, engine: Engine, draft: Draft, events: bool) -> None:
@@ -209,7 +220,7 @@ def _decode_cache(plan: Plan, engine: Engine, draft: Draft, events: bool) -> Non
         (plan.recipe.model.recurrent, "models with sliding windows or state spaces exclude it"),
     ]
     useless = [
-        (not events, "no KV events are published from this leg"),
+        (not _publishes(draft, events), "no KV events are published from this leg"),
         (backend != "mooncake", "the transfer backend is not mooncake"),
     ]
     wrong = [why for holds, why in rejected if holds]
