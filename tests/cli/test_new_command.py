@@ -76,6 +76,10 @@ def test_new_files_and_files_that_are_not_python(toy: Toy) -> None:
          "renames toy/b.py"),
         (lambda: "diff --git a/toy/a.so b/toy/a.so\nindex 1..2\nBinary files a/toy/a.so and b/toy/a.so differ\n",
          "changes bytes that are no text in toy/a.so"),
+        (lambda: "diff --git a/toy/a.png b/toy/a.png\nnew file mode 100644\nGIT binary patch\nliteral 3\nKcmZQz\n\n",
+         "changes bytes that are no text in toy/a.png"),
+        (lambda: file_diff("python/toy/a.py", b"a\n", b"b\n").replace("b/python/toy/a.py", '"b/python/toy/\\303.py"'),
+         "git had to quote this name"),
         (lambda: file_diff("python/toy/__init__.py", b"", b"x = 1\n"), "is empty and would get text"),
     ],
 )  # fmt: skip

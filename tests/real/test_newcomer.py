@@ -99,7 +99,7 @@ def test_the_steps_of_contributing(tmp_path: Path) -> None:
 
     newcomer.run(steps[9])
     mail = tmp_path / "kimi.patch"
-    clone = checkout(tmp_path / "clone", {CHANGED: old})
+    clone = checkout(tmp_path / "clone", {f"python/{CHANGED}": old})
     git(clone, "am", "-q", str(mail))
     assert (clone / "python" / CHANGED).read_bytes() == new, "export gives upstream's own change back"
 
@@ -111,10 +111,10 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def checkout(folder: Path, files: dict[str, bytes]) -> Path:
-    """A repository in upstream's layout that holds *files*."""
+    """A repository that holds *files*."""
     for path, data in files.items():
-        (folder / "python" / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "python" / path).write_bytes(data)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
     git(folder, "init", "-q", ".")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "the release")

@@ -126,6 +126,12 @@ def test_a_private_global_stays_private() -> None:
     assert stripped(new, mark("_rocm_pinned", "name", function="<module>")) == new.replace("_rocm_pinned", "_pinned")
 
 
+def test_a_new_file_keeps_its_names() -> None:
+    new = {"toy/new.py": "_hot_kv = 1\n\n\ndef f():\n    return _hot_kv\n"}
+    done = strip({PATH: OLD}, new, [mark("_hot_kv", "name", function="<module>", file="toy/new.py")])
+    assert done.texts == new and done.kept == ("_hot_kv",)
+
+
 def test_a_name_that_two_files_share_is_renamed_in_both() -> None:
     new = {PATH: "def f(x):\n    x.seen = 1\n", "toy/b.py": "def g(x):\n    return x.seen\n"}
     done = strip({PATH: OLD, "toy/b.py": ""}, new, [mark("seen", "attribute", "done")])

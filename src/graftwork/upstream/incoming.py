@@ -126,6 +126,8 @@ def _subject(text: str) -> tuple[str, int | None]:
 def _in_package(item: PatchedFile, engine: str) -> str | None:
     """The path in the package, or None for a file outside it."""
     named = str(item.source_file if _comes_or_goes(item, "deleted") else item.target_file)
+    if named.startswith('"') and f"/{engine}/" in named:
+        raise UsageError(f"{named}: git had to quote this name", hint="a patch takes names that need no quotes")
     head, _, rest = named.partition("/")
     for path in (named, rest) if head in ("a", "b") or not _by_git(item) else (named,):
         inner = path.removeprefix("python/")
@@ -156,7 +158,8 @@ def _file(item: PatchedFile, path: str, source: Path) -> _File:
     wrong = (
         "deletes" if _comes_or_goes(item, "deleted") else "renames" if item.is_rename else "copies" if copied else ""
     )
-    wrong = "changes bytes that are no text in" if item.is_binary_file else wrong
+    binary = item.is_binary_file or "GIT binary patch" in str(item.patch_info or "")
+    wrong = "changes bytes that are no text in" if binary else wrong
     if wrong:
         hint = "leave it out of the diff: a patch changes text, and adds text files"
         raise UsageError(f"{source}: {wrong} {path}, which a patch cannot do", hint=hint)

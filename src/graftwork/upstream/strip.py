@@ -30,7 +30,8 @@ def strip(before: Mapping[str, str], after: Mapping[str, str], markers: Sequence
     """*after* (path -> text with the patch) without the marks of *markers*; *before* are the files without it.
 
     A name that nothing reads is dropped with its binding. A marker with ``export`` gets that name. A private local or
-    global of ours loses the tag in front (``_p1v2_rows`` -> ``rows``), as do its siblings. All else is kept.
+    global of ours loses the tag in front (``_p1v2_rows`` -> ``rows``), as do its siblings. All else is kept, and
+    every name of a new file.
     StateError where a text cannot be changed; TreeError if the result does not compile.
     """
     texts = dict(after)
@@ -63,8 +64,8 @@ def _names(markers: Sequence[Marker], before: Mapping[str, str], texts: Mapping[
             raise StateError(f"marker {value}: {to} is in the code already", hint="choose another name for its export")
     for marker in markers:
         tag = _TAG.match(marker.value)
-        if tag is None or marker.kind not in ("local", "name") or marker.export:
-            continue
+        if tag is None or marker.kind not in ("local", "name") or marker.export or marker.file not in before:
+            continue  # a new file is ours, with all its names
         for name in sorted(_words(texts[marker.file])):
             if name.startswith(tag[0]) and name not in theirs | settled | set(names):
                 names[name] = _free(name, marker.file, texts, set(names.values()))
