@@ -19,7 +19,7 @@ from graftwork.errors import EXIT_CODES
 from graftwork.patching.states import State
 
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-PAGES += ["bench/README.md", "deploy/docker/README.md", "deploy/slurm/README.md"]
+PAGES += ["bench/README.md", "bench/hisparse/README.md", "deploy/docker/README.md", "deploy/slurm/README.md"]
 PAGES += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
