@@ -37,6 +37,36 @@ def test_a_node_without_the_memory(base: dict[str, Any], changes: dict[str, Any]
         rendered(base, **changes)
 
 
+@pytest.mark.parametrize(
+    ("base", "changes", "says"),
+    [
+        (SPARSE, {"decode__args": ["--attention-config.hisparse_config.host_pool_gib=256"]}, "8 ranks of 256 2048"),
+        (SPARSE, {"decode__args": ["--max_num_seqs=1024"], "model__layers": 78}, "1024 seats of 380 MB"),
+        (SPARSE, {"decode__args": ["--attention-config", '{"hisparse_config":{"host_pool_gib":250}}']}, "of 250 2000"),
+        (SPARSE, {"version": "0.33.0", "hisparse__host_pool_gib": 256}, "8 ranks of 256 2048"),
+        (VLLM, {"version": "0.33.0", "decode__args": ["--kv-transfer-config", '{"kv_connector":"HiSparseConnector",'
+            '"kv_role":"kv_both","kv_connector_extra_config":{"host_pool_gib":300}}']}, "8 ranks of 300 2400"),
+        (SGLANG, {"prefill__hicache_gb": 8, "prefill__args": ["--hicache_size=300"]}, "8 ranks of 300 GB"),
+        (SGLANG, {"prefill__args": ["--enable-hierarchical-cache", "--hicache-size", "300"]}, "8 ranks of 300 GB"),
+        (SGLANG, {"hisparse": {"host_pool_gib": 1}, "model__layers": 78, "decode__args": ["--max-running-req", "1024"]},
+            "1024 seats of 380 MB"),
+        (SGLANG, {"prefill__hicache_gb": 8, "kvd": {"command": ["k"], "memory_gib": 1, "disk_gib": 1, "disk_path": "/d",
+            "args": ["--max-bytes", str(1990 << 30)]}}, "kvd 1990"),
+    ],
+)  # fmt: skip
+def test_what_the_user_said_is_what_is_counted(base: dict[str, Any], changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(PolicyError, match=says):
+        rendered(base, **changes)
+
+
+@pytest.mark.parametrize("odd", ['{"hisparse_config":3}', '{"hisparse_config":{"host_pool_gib":"many"}}'])
+def test_what_cannot_be_counted_is_left_to_the_engine(odd: str) -> None:
+    assert rendered(SPARSE, decode__args=["--attention-config", odd]).memory[1] == {"reserved": 64}
+    connectors = '{"kv_connector":"M","kv_connector_extra_config":{"connectors":3}}'
+    found = rendered(VLLM, version="0.33.0", decode__args=["--kv-transfer-config", connectors])
+    assert found.memory[1] == {"reserved": 64}
+
+
 def test_a_store_kept_off_the_decode_nodes_fits() -> None:
     found = rendered(SPARSE, kv_cache_offload={"cpu_gib": 1024, "roles": ["prefill"]})
     assert sum(found.memory[0].values()) == 64 + 1024 + 8 * 4
@@ -51,9 +81,8 @@ def test_bytes_of_a_seat(kv_dtype: str, buffer: int | None, mb: float) -> None:
 
     from graftwork.launch.hisparse import seat_bytes
 
-    wanted = recipe(SPARSE, model__layers=78, model__kv_dtype=kv_dtype, hisparse__device_buffer_size=buffer)
-    assert wanted.hisparse is not None
-    assert round((seat_bytes(wanted, wanted.hisparse) or 0) / 1e6, 1) == mb
+    wanted = recipe(SPARSE, model__layers=78, model__kv_dtype=kv_dtype)
+    assert round((seat_bytes(wanted, buffer) or 0) / 1e6, 1) == mb
 
 
 def test_seats_beyond_their_budget_warn_and_beyond_the_gpu_are_refused() -> None:

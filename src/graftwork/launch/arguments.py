@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from graftwork.errors import UsageError
 from graftwork.launch.definitions import Flag
 from graftwork.launch.flags import Table
-from graftwork.launch.placeholders import escape
-from graftwork.launch.values import check_value, chosen_ports, merged, parse, template, with_key
+from graftwork.launch.placeholders import escape, readable
+from graftwork.launch.values import check_value, chosen_ports, merged, parse, read_json, template, with_key
 
 Origin = Literal["derived", "demanded", "user"]
 
@@ -83,15 +83,15 @@ class Arguments:
     def value(self, name: str) -> str | None:
         """The value as it will be: the user's, else ours; "" for a flag without one, None where it is not set."""
         flag = self.table.flag(name)
-        for given in reversed(self._user):
-            if _slot(given.flag) == flag.name and not given.key:
-                return None if given.negated else " ".join(given.values)
-        if flag.name in self._dropped:
-            return None
-        for entry in self._entries:
-            if entry.flag is flag:
-                return None if entry.negated else " ".join(entry.values)
+        for entry in reversed(self._merged()):
+            if _slot(entry.flag) == flag.name:
+                return None if entry.negated else readable(" ".join(entry.values))
         return None
+
+    def data(self, name: str) -> dict[str, Any]:
+        """The JSON object that is the value as it will be; empty where it is not set, or no object."""
+        found = read_json(self.value(name) or "")
+        return found if isinstance(found, dict) else {}
 
     def demand(self, words: Sequence[str], why: str) -> None:
         """What the image needs. UsageError when the user's word is against it; a JSON value is merged into ours."""
@@ -112,12 +112,18 @@ class Arguments:
 
     def finish(self) -> tuple[list[str], list[Line]]:
         """The words of the command line and a line for each argument: derived and demanded ones, then the user's."""
-        entries = [entry for entry in self._entries if entry.flag.name not in self._dropped]
+        entries = self._merged()
         lines = [
             Line(f"(no {' '.join(entry.words())})", "user", "dropped by the recipe")
             for entry in self._entries
             if entry.flag.name in self._dropped
         ]
+        shown = [Line(" ".join(entry.words()), entry.origin, entry.reason, entry.replaced) for entry in entries]
+        return [word for entry in entries for word in entry.words()], [*shown, *lines]
+
+    def _merged(self) -> list[_Entry]:
+        """What is derived and demanded so far, with the user's word over it."""
+        entries = [entry for entry in self._entries if entry.flag.name not in self._dropped]
         for given in self._user:
             slot = _slot(given.flag)
             old = [entry for entry in entries if _slot(entry.flag) == slot]
@@ -134,8 +140,7 @@ class Arguments:
             if any(entry.origin == "demanded" for entry in old):
                 reason += f", and holds what is demanded: {old[-1].reason}"
             entries.append(_Entry(given.flag, values, given.negated, "user", reason, replaced))
-        shown = [Line(" ".join(entry.words()), entry.origin, entry.reason, entry.replaced) for entry in entries]
-        return [word for entry in entries for word in entry.words()], [*shown, *lines]
+        return entries
 
     def _put(self, entry: _Entry) -> None:
         for value in entry.values:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from graftwork.errors import PolicyError, UsageError
@@ -9,53 +11,64 @@ from graftwork.launch import hisparse, store
 from graftwork.launch.deployment import STOP_ENGINES, Bounds
 from graftwork.launch.draft import Draft, Plan
 from graftwork.launch.recipe import GIB
-from graftwork.launch.topology import Engine, ranks_per_node
+from graftwork.launch.topology import Engine, node_count, role_of
 from graftwork.launch.vllm import TIMEOUT
 
+Memory = dict[int, dict[str, float]]
 
-def host_memory(plan: Plan, engines: list[Engine]) -> dict[int, dict[str, float]]:
-    """GiB of main memory that each node's parts take, by node and part. PolicyError when a node has less."""
+
+def host_memory(plan: Plan, legs: Sequence[tuple[Engine, Draft]], daemons: Sequence[Draft]) -> Memory:
+    """GiB of main memory that each node's parts take, by node and part. PolicyError when a node has less.
+
+    Counted is what will run: the user's arguments among it.
+    """
     recipe, taken = plan.recipe, {}
-    for engine in engines:
-        ranks, leg = ranks_per_node(recipe, engine.leg), engine.leg
-        for node in engine.nodes:
-            parts = {"reserved": recipe.node.reserved_gib}
-            if recipe.hisparse is not None and engine.role != "prefill":
-                pool = recipe.hisparse.host_pool_gib
-                parts[f"HiSparse, {ranks} ranks of {pool:g}"] = ranks * pool
-            offload = recipe.kv_cache_offload
-            if offload is not None and node in store.nodes_in_scope(recipe):
-                parts["store"] = offload.cpu_gib
-                parts[f"store buffers, {ranks} ranks of {offload.local_buffer_gib:g}"] = (
-                    ranks * offload.local_buffer_gib
-                )
-            if leg.hicache_gb is not None and engine.speaks_first:
-                parts[f"HiCache, {ranks} ranks of {leg.hicache_gb} GB"] = ranks * leg.hicache_gb * 1e9 / GIB
-            if recipe.kvd is not None and engine.speaks_first:
-                parts["kvd"] = recipe.kvd.memory_gib
-            total = sum(parts.values())
-            if total > recipe.node.memory_gib:
-                sums = " + ".join(f"{name} {size:.0f}" for name, size in parts.items())
-                raise PolicyError(
-                    f"node {node} ({engine.role}): {total:.0f} GiB of main memory are needed, it has "
-                    f"{recipe.node.memory_gib:g}: {sums}",
-                    hint="make a part smaller, or keep it off these nodes (kv_cache_offload.roles)",
-                )
-            taken[node] = parts
+    for node in range(node_count(recipe)):
+        ranks: Counter[tuple[str, str, float]] = Counter()
+        for engine, draft in legs:
+            if draft.node == node:
+                for each in _of_a_rank(plan, engine, draft):
+                    ranks[each] += len(draft.gpus)
+        parts = {"reserved": recipe.node.reserved_gib}
+        parts |= {f"{what}, {n} ranks of {said}": n * size for (what, said, size), n in ranks.items()}
+        if recipe.kv_cache_offload is not None and node in store.nodes_in_scope(recipe):
+            parts["store"] = recipe.kv_cache_offload.cpu_gib
+        for draft in (draft for draft in daemons if draft.node == node):
+            parts["kvd"] = int(draft.checked.value("--max-bytes") or 0) / GIB
+        total = sum(parts.values())
+        if total > recipe.node.memory_gib:
+            sums = " + ".join(f"{name} {size:.0f}" for name, size in parts.items())
+            raise PolicyError(
+                f"node {node} ({role_of(recipe, node)}): {total:.0f} GiB of main memory are needed, it has "
+                f"{recipe.node.memory_gib:g}: {sums}",
+                hint="make a part smaller, or keep it off these nodes (kv_cache_offload.roles)",
+            )
+        taken[node] = parts
     return taken
 
 
-def seats(plan: Plan, engines: list[Engine]) -> None:
+def _of_a_rank(plan: Plan, engine: Engine, draft: Draft) -> Iterator[tuple[str, str, float]]:
+    """(what, size as it is said, GiB) of main memory that each rank of *draft* takes."""
+    args, offload = draft.checked, plan.recipe.kv_cache_offload
+    if sparse := hisparse.sizes(plan, draft):
+        yield "HiSparse", f"{sparse.pool_gib:g}", sparse.pool_gib
+    if offload is not None and store.in_scope(plan.recipe, engine):
+        yield "store buffers", f"{offload.local_buffer_gib:g}", offload.local_buffer_gib
+    if plan.recipe.engine == "sglang" and args.has("--enable-hierarchical-cache"):
+        size = args.value("--hicache-size") or "0"
+        yield "HiCache", f"{size} GB", int(size) * 1e9 / GIB
+
+
+def seats(plan: Plan, legs: Sequence[tuple[Engine, Draft]]) -> None:
     """Warn where the seats of HiSparse take more GPU memory than they should; PolicyError beyond the GPU itself."""
-    recipe, wanted = plan.recipe, plan.recipe.hisparse
-    each = hisparse.seat_bytes(recipe, wanted) if wanted is not None else None
-    if wanted is None or each is None:
-        return
-    for engine in engines:
-        count = hisparse.seats_of_rank(recipe, engine.leg)
-        if engine.role == "prefill" or not count:
+    recipe = plan.recipe
+    for engine, draft in legs:
+        sparse = hisparse.sizes(plan, draft)
+        each = hisparse.seat_bytes(recipe, sparse.buffer_rows) if sparse is not None else None
+        count = hisparse.seats_of_rank(recipe, engine.leg, draft)
+        if each is None or not count:
             continue
-        total, budget = count * each / GIB, wanted.seat_budget_gib
+        total, budget = count * each / GIB, recipe.hisparse.seat_budget_gib if recipe.hisparse is not None else None
         said = f"{engine.name}: {count} seats of {each / 1e6:.0f} MB are {total:.0f} GiB of each GPU"
         if total > recipe.node.gpu_memory_gib:
             raise PolicyError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from graftwork.errors import UsageError
 from graftwork.launch.draft import Draft, Plan
-from graftwork.launch.recipe import HiSparse, Leg, Recipe
+from graftwork.launch.recipe import Leg, Recipe
 from graftwork.launch.topology import Engine
 
 TOPK = 2048  # index_topk of the GLM-5.x and DeepSeek-V3.2 configurations
@@ -62,17 +63,57 @@ def vllm(plan: Plan, engine: Engine, draft: Draft) -> None:
         )
 
 
-def seat_bytes(recipe: Recipe, wanted: HiSparse) -> int | None:
+@dataclass(frozen=True)
+class Sizes:
+    """What HiSparse takes on a component as it will run; *pool_gib* is of each rank."""
+
+    pool_gib: float
+    buffer_rows: int | None
+
+
+def sizes(plan: Plan, draft: Draft) -> Sizes | None:
+    """The sizes in the arguments of *draft*, the user's among them; None where it has no HiSparse."""
+    args, wanted = draft.checked, plan.recipe.hisparse
+    if plan.release.hisparse == "sglang":
+        config = args.data("--hisparse-config")
+        pool = wanted.host_pool_gib if wanted is not None and args.has("--enable-hisparse") else None
+    elif plan.release.hisparse == "none":
+        return None
+    else:
+        config = _object(args.data("--attention-config").get("hisparse_config"))
+        pool = config.get("host_pool_gib")
+        if plan.release.hisparse == "connector":
+            pool = _pool_of_connector(args.data("--kv-transfer-config"))
+    rows = config.get("device_buffer_size")
+    if not isinstance(pool, (int, float)):
+        return None
+    return Sizes(pool, rows if isinstance(rows, int) else None)
+
+
+def _pool_of_connector(config: dict[str, Any]) -> Any:
+    inner = _object(config.get("kv_connector_extra_config")).get("connectors")
+    for each in map(_object, [config, *(inner if isinstance(inner, list) else [])]):
+        if each.get("kv_connector") == "HiSparseConnector":
+            return _object(each.get("kv_connector_extra_config")).get("host_pool_gib")
+    return None
+
+
+def _object(found: Any) -> dict[str, Any]:
+    """A JSON object as it is, nothing of what a user may have put in its place: the engine says what is wrong with it."""
+    return found if isinstance(found, dict) else {}
+
+
+def seat_bytes(recipe: Recipe, buffer_rows: int | None) -> int | None:
     """GPU bytes of one seat: its hot rows in every layer; None where the recipe does not say how many layers."""
     if recipe.model.layers is None:
         return None
-    rows = wanted.device_buffer_size or 2 * TOPK
-    rows = -(-(rows + 1) // 128) * 128
+    rows = -(-((buffer_rows or 2 * TOPK) + 1) // 128) * 128
     kind = "fp8" if recipe.model.kv_dtype.startswith("fp8") else "bf16"
     return rows * ROW_BYTES[kind] * recipe.model.layers
 
 
-def seats_of_rank(recipe: Recipe, leg: Leg) -> int:
-    """Seats of one rank: vLLM counts them so, SGLang for the whole engine."""
-    seats = leg.seats or 0
-    return seats if recipe.engine == "vllm" else -(-seats // leg.dp)
+def seats_of_rank(recipe: Recipe, leg: Leg, draft: Draft) -> int:
+    """Seats of one rank as it will run: vLLM counts them so, SGLang for the whole engine. 0 where nothing says."""
+    if recipe.engine == "vllm":
+        return int(draft.checked.value("--max-num-seqs") or 0)
+    return -(-int(draft.checked.value("--max-running-requests") or 0) // leg.dp)

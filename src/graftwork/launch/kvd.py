@@ -10,7 +10,6 @@ from graftwork.launch.flags import table
 from graftwork.launch.placeholders import escape
 from graftwork.launch.recipe import GIB
 from graftwork.launch.topology import Engine
-from graftwork.launch.values import read_json
 
 BACKEND, EXTRA = "--hicache-storage-backend", "--hicache-storage-backend-extra-config"
 
@@ -71,6 +70,7 @@ def wire(plan: Plan, engine: Engine, draft: Draft) -> None:
     if wanted is None:
         return
     said = args.value(EXTRA)
+    own = args.data(EXTRA)
     args.add(BACKEND, "dynamic", why="the engine's own process imports the backend; a name would not reach it")
     config = {
         "backend_name": wanted.backend,
@@ -79,6 +79,6 @@ def wire(plan: Plan, engine: Engine, draft: Draft) -> None:
         "prefetch_threshold": wanted.prefetch_threshold,
     }
     args.add(EXTRA, config, why="which class; prompts below 256 tokens, the default threshold, would never prefetch")
-    if said is not None and "prefetch_threshold" not in (read_json(said) or {}):
+    if said is not None and "prefetch_threshold" not in own:
         plan.warn(f"{draft.name}: {EXTRA} has no prefetch_threshold: prompts below 256 tokens never prefetch")
     draft.env.add("INFERA_KVD_SOCKET", socket_of(draft.node), "where the backend finds the daemon of this node")

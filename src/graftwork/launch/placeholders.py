@@ -30,6 +30,11 @@ def fill(text: str, look_up: Callable[[str, str], str]) -> str:
     return "".join(literal if kind is None else look_up(kind, name) for literal, kind, name in _tokens(text))
 
 
+def readable(text: str) -> str:
+    """*text* as on the node, but for what is known only there: doubled braces single, placeholders as they are."""
+    return fill(text, lambda kind, name: f"{{{kind}:{name}}}" if name else f"{{{kind}}}")
+
+
 def placeholders(text: str) -> list[tuple[str, str]]:
     """The (kind, name) pairs in *text*, in order. PlaceholderError as in `fill`."""
     return [(kind, name) for _, kind, name in _tokens(text) if kind is not None]

@@ -24,7 +24,7 @@ class Rendered:
 
     deployment: Deployment
     explained: list[Explained]
-    memory: dict[int, dict[str, float]]
+    memory: budgets.Memory
     platform: str
     image_env: dict[str, str]
 
@@ -46,16 +46,17 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
     hisparse.check(plan)
     found = engines_of(recipe)
     module = sglang if recipe.engine == "sglang" else vllm
-    legs = [draft for engine in found for draft in module.drafts(plan, engine)]
+    legs = [(engine, draft) for engine in found for draft in module.drafts(plan, engine)]
+    daemons = kvd.daemons(plan, found)
     drafts: list[Draft] = [
         *infera.etcd(plan),
         *(store.drafts(plan) if recipe.engine == "vllm" else _no_store(recipe)),
-        *kvd.daemons(plan, found),
-        *legs,
-        *router.drafts(plan, legs),
+        *daemons,
+        *(draft for _, draft in legs),
+        *router.drafts(plan, [draft for _, draft in legs]),
     ]
-    memory = budgets.host_memory(plan, found)
-    budgets.seats(plan, found)
+    memory = budgets.host_memory(plan, legs, daemons)
+    budgets.seats(plan, legs)
     bounds = budgets.bounds(plan, drafts)
     finished = [draft.finish() for draft in drafts]
     deployment = Deployment(

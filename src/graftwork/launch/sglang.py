@@ -173,35 +173,28 @@ def _hisparse(plan: Plan, engine: Engine, draft: Draft) -> None:
 
 
 def _events(plan: Plan, engine: Engine, draft: Draft) -> bool:
+    """Whether KV events come from this leg, by the recipe and by the user's own arguments."""
     events, args = plan.recipe.kv_events, draft.checked
-    if events is None or engine.role not in events.legs:
-        return False
+    on = events is not None and engine.role in events.legs
+    behind_infera = plan.recipe.router is not None and plan.recipe.router.kind == "infera"
+    if behind_infera and (said := args.value("--kv-events")) is not None:
+        on = said != "off"
     ranks = engine.leg.dp if engine.leg.dp_attention else 1
-    draft.ports["kv-events"] = ranks
-    if events.block_size is not None:
+    if on:
+        draft.ports["kv-events"] = ranks
+    if on and events is not None and events.block_size is not None:
         args.add("--page-size", events.block_size, why="the block size that the router is told")
-    if plan.recipe.router is not None and plan.recipe.router.kind == "infera":
-        if events.topic or events.replay:
+    if behind_infera:
+        if events is not None and (events.topic or events.replay):
             plan.warn("kv_events.topic and replay have no effect: Infera's wrapper says how it publishes")
-        return True
-    config: dict[str, object] = {
-        "publisher": "zmq",
-        "endpoint": "tcp://*:{port:kv-events}",
-        "topic": escape(events.topic),
-    }
-    if events.replay:
-        draft.ports["kv-replay"] = ranks
-        config["replay_endpoint"] = "tcp://*:{port:kv-replay}"
-    why = "a router follows what is cached here; attention rank r publishes on the port after r others"
-    args.add("--kv-events-config", config, why=why)
-    return True
-
-
-def _publishes(draft: Draft, derived: bool) -> bool:
-    """Whether KV events come from this leg: Infera's wrapper has a switch for it, else it is the configuration."""
-    args = draft.checked
-    if "--kv-events" in args.table.flags:
-        return derived if args.value("--kv-events") is None else args.value("--kv-events") != "off"
+        return on
+    if on and events is not None:
+        config = {"publisher": "zmq", "endpoint": "tcp://*:{port:kv-events}", "topic": escape(events.topic)}
+        if events.replay:
+            draft.ports["kv-replay"] = ranks
+            config["replay_endpoint"] = "tcp://*:{port:kv-replay}"
+        why = "a router follows what is cached here; attention rank r publishes on the port after r others"
+        args.add("--kv-events-config", config, why=why)
     return args.has("--kv-events-config")
 
 
@@ -220,7 +213,7 @@ def _decode_cache(plan: Plan, engine: Engine, draft: Draft, events: bool) -> Non
         (plan.recipe.model.recurrent, "models with sliding windows or state spaces exclude it"),
     ]
     useless = [
-        (not _publishes(draft, events), "no KV events are published from this leg"),
+        (not events, "no KV events are published from this leg"),
         (backend != "mooncake", "the transfer backend is not mooncake"),
     ]
     wrong = [why for holds, why in rejected if holds]
@@ -254,9 +247,8 @@ def _refuse(plan: Plan, engine: Engine, draft: Draft) -> None:
         )
     if args.has("--enable-hierarchical-cache") and engine.role == "decode" and not args.has(RADIX):
         plan.warn(f"{draft.name}: SGLang ends with an error: a hierarchical cache, but no radix cache on a decode leg")
-    leg = engine.leg
-    seats = args.value("--max-running-requests")
-    if recipe.hisparse is not None and engine.role != "prefill" and not seats:
+    leg, seats = engine.leg, args.value("--max-running-requests")
+    if args.has("--enable-hisparse") and not seats:
         raise UsageError(f"{draft.name}: HiSparse needs seats: each takes GPU memory before the first request")
-    if leg.seats is not None and leg.dp_attention and leg.seats % leg.dp:
-        plan.warn(f"{draft.name}: {leg.seats} seats do not divide among {leg.dp} attention ranks")
+    if seats and leg.dp_attention and int(seats) % leg.dp:
+        plan.warn(f"{draft.name}: {seats} seats do not divide among {leg.dp} attention ranks")

@@ -10,7 +10,7 @@ from graftwork.launch.arguments import Line
 from graftwork.launch.deployment import Component, render_json
 from graftwork.launch.draft import Explained
 from graftwork.launch.node.board import write_whole
-from graftwork.launch.placeholders import fill
+from graftwork.launch.placeholders import readable
 from graftwork.launch.render import Rendered
 from graftwork.ui import Screen
 
@@ -41,13 +41,13 @@ def lines(rendered: Rendered, screen: Screen, *, explain: bool) -> None:
 def _command(component: Component, why: Explained, screen: Screen) -> None:
     screen.line(f"  {screen.style(component.name, 'bold')}")
     for name, value in component.env.items():
-        screen.line(f"    {name}={shlex.quote(_readable(value))} \\")
-    screen.line("    " + " ".join(shlex.quote(_readable(word)) for word in component.argv))
+        screen.line(f"    {name}={shlex.quote(readable(value))} \\")
+    screen.line("    " + " ".join(shlex.quote(readable(word)) for word in component.argv))
     for path in component.files:
         screen.line(f"    file {path}")
     for line in [*why.arguments, *why.environment]:
         if line.origin == "user" and line.replaced:
-            text = f"{_readable(line.text)}, in place of {_readable(line.replaced)}"
+            text = f"{readable(line.text)}, in place of {readable(line.replaced)}"
             screen.line(f"    {screen.style('yours', 'good')}: {text}")
 
 
@@ -65,14 +65,9 @@ def _explained(component: Component, why: Explained, screen: Screen) -> None:
 
 def _reason(line: Line, screen: Screen) -> None:
     styles = {"derived": "dim", "demanded": "warn", "user": "good"}
-    screen.line(f"    {_readable(line.text)}")
-    replaced = f" (in place of {_readable(line.replaced)})" if line.replaced else ""
+    screen.line(f"    {readable(line.text)}")
+    replaced = f" (in place of {readable(line.replaced)})" if line.replaced else ""
     screen.line(f"        {screen.style(line.origin, styles[line.origin])}: {line.reason}{replaced}")
-
-
-def _readable(text: str) -> str:
-    """*text* as on the node, but for what is known only there."""
-    return fill(text, lambda kind, name: f"{{{kind}:{name}}}" if name else f"{{{kind}}}")
 
 
 def write(rendered: Rendered, folder: Path) -> Path:

@@ -70,11 +70,6 @@ def engines(recipe: Recipe) -> list[Engine]:
     return found
 
 
-def ranks_per_node(recipe: Recipe, leg: Leg) -> int:
-    """Processes that hold KV cache on one node: SGLang has one a GPU, vLLM's ranks have *tp* of them each."""
-    return leg.tp // leg.span if recipe.engine == "sglang" else leg.tp * leg.dp // leg.span
-
-
 def _check_gpus(recipe: Recipe, role: str, leg: Leg) -> None:
     total = leg.tp if recipe.engine == "sglang" else leg.tp * leg.dp
     hint = f"[{role}]: docs/launch.md says how tp, dp and span go together"
