@@ -91,6 +91,7 @@ def test_a_tree_edited_by_hand_becomes_the_new_revision(toy: Toy, patched: Path)
     before = shutil.copytree(patched, toy.root / "before")
     (patched / POOL).write_text(text)
     (patched / "toy/pool.py.orig").write_text("left by an editor")
+    (patched / "toy/fast.cpython-310.so").write_bytes(b"\x7fELF")
     files = sorted((toy.root / "patches").rglob("*"))
     shown = refresh(toy, "--tree", patched)
     assert shown.code == 0 and "toy/rows R2 -> R3" in shown.out and "kept      rows" in shown.out, shown.err
@@ -153,6 +154,19 @@ def test_variants_of_other_releases_are_left_alone(toy: Toy, patched: Path) -> N
     patch = toy.catalog.patch("toy/rows")
     assert {edit.versions for edit in patch.spec.edit} == {"<2"}
     assert assess(patch, Overlay(FolderTree(toy.tree)), Engine(toy.engine.version, "cpu")).state is State.PENDING
+
+
+def test_a_marker_that_is_gone_stays_for_other_releases_only(toy: Toy, patched: Path) -> None:
+    other = TOY_PATCH[TOY_PATCH.index("[[edit]]") : TOY_PATCH.index("[[marker]]")]
+    second = other.replace('scope = "Pool.take"', 'scope = "Pool.take"\nversions = ">=2"', 1)
+    first = TOY_PATCH.replace('scope = "Pool.take"', 'scope = "Pool.take"\nversions = "<2"', 1)
+    toy.patch("rows", first.replace("[[marker]]", f"{second}[[marker]]", 1))
+    (patched / POOL).write_text(patched.joinpath(POOL).read_text().replace("_toy_clip", "_toy_cut"))
+    done = refresh(toy, "--tree", patched, "--write")
+    assert done.code == 0 and "marker _toy_clip is not in toy/pool.py of 1.0 any more" in done.out, done.err
+    marks = [(marker.value, marker.versions) for marker in toy.catalog.patch("toy/rows").spec.marker]
+    assert marks == [("_toy_clip", "!=1.0"), ("_toy_cut", "<2")]
+    assert state(toy, patched) == (State.APPLIED, False)
 
 
 def test_what_cannot_be_taken_over(toy: Toy, patched: Path) -> None:

@@ -152,3 +152,14 @@ def test_hunks_that_apply_stay_and_only_the_others_are_cut_anew(toy: Toy) -> Non
     assert part.hunk == old.hunk[:1] and isinstance(cut, Anchor)  # type: ignore[union-attr]
     assert cut.scope == "Pool.take" and "_toy_clip" in cut.hunk[0].replace and cut.versions == ">=2.0"
     assert state(toy, "next", "2.0")[0] is state(toy, "tree", "1.0")[0] is State.PENDING
+
+
+def test_an_older_release_and_the_post_releases_of_it(toy: Toy) -> None:
+    toy.write("next/toy/__init__.py", "")
+    toy.write("next/toy/pool.py", MOVED)
+    trees = ("--tree", toy.root / "next", "--from", "1.0.post1", "--from-tree", toy.tree)
+    done = Workshop(toy.root, "rows", {}).run("rebase", "--to", "1.0", *trees, "--write")
+    assert done.code == 0, done.err
+    assert {edit.versions for edit in toy.catalog.patch("toy/rows").spec.edit} == {">=1.0.post0", "<=1.0"}
+    assert state(toy, "next", "1.0")[0] is state(toy, "tree", "1.0.post1")[0] is State.PENDING
+    assert state(toy, "tree", "1.1")[0] is State.PENDING

@@ -36,7 +36,7 @@ from graftwork.trees.folder import FolderTree
 from graftwork.upstream import partial, recut
 from graftwork.upstream.cut_codemod import cut_best
 
-_LEAVINGS = (".pyc", ".orig", ".rej", "~")
+_LEAVINGS = (".pyc", ".so", ".orig", ".rej", "~")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def new_revision(patch: Patch, base: Overlay, edited: Mapping[str, bytes], engin
         at_hand = [edit for edit in rows if versions.matches(edit.versions, engine.version)]
         if partial.compose(at_hand, patch.folder, base, over, files):
             break
-    marks = [mark if mark in patch.spec.marker else msgspec.structs.replace(mark, versions=span) for mark in marks]
+    marks[-1] = msgspec.structs.replace(marks[-1], versions=span)
     old = patch.spec.revision
     file = f"revisions/{old}.toml"
     if (patch.folder / file).exists():
@@ -219,11 +219,15 @@ def _marks(
 ) -> tuple[list[Marker], list[str]]:
     """The markers that are still there, and one that the revision so far lacks; *over* may get it as a statement."""
     rows, notes = [], []
+    elsewhere = any(edit not in edits_for(patch, engine) for edit in patch.spec.edit)
     for marker in patch.spec.marker:
-        if versions.matches(marker.versions, engine.version) and not marking.present(marker, over):
-            notes.append(f"marker {marker.value} is not in {marker.file} any more: dropped")
-        else:
+        if not versions.matches(marker.versions, engine.version) or marking.present(marker, over):
             rows.append(marker)
+            continue
+        notes.append(f"marker {marker.value} is not in {marker.file} of {engine.version} any more")
+        if elsewhere:  # variants for other releases may still have it
+            span = ",".join(filter(None, [marker.versions, f"!={engine.version}"]))
+            rows.append(msgspec.structs.replace(marker, versions=span))
     named = {name for marker in rows for name in marker.discriminates}
     older = [*(item.id for item in patch.earlier if item.id not in named), patch.spec.revision]
     differing = [path for path in over.changed if path.endswith(".py") and over.bytes_of(path) != before.bytes_of(path)]

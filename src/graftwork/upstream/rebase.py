@@ -224,9 +224,9 @@ def _cuts(below: Overlay, over: Overlay, lost: Sequence[Edit]) -> list[Anchor | 
     """The edits between the two trees, called as the lost ones in the same place, with their reasons."""
     texts = {}
     for path in over.changed:
-        old, new = below.bytes_of(path), over.bytes_of(path)
+        old, new = below.text_of(path), over.text_of(path)
         if new is not None and old is not None and old != new:
-            texts[path] = (old.decode("utf-8"), new.decode("utf-8"))
+            texts[path] = (old, new)
         elif old is None:
             raise StateError(f"{path} is not in the new release", hint="write this edit by hand: the code has moved")
     free, found = [edit for edit in lost if not isinstance(edit, NewFile)], []
@@ -255,7 +255,7 @@ def _markers(
         if len(there) == 1:
             rows.append(msgspec.structs.replace(marker, function=there[0], versions=_from(new, later)))
             continue
-        before = (over.original(marker.file) or b"").decode("utf-8")
+        before = Overlay(over.tree).text_of(marker.file) or ""
         found = candidates(marker.file, before, over.text_of(marker.file) or "")
         if not found:
             hint = "give a changed statement a name of its own, in the files of --work"
@@ -292,7 +292,9 @@ def widened(specifier: str, version: Version) -> str:
 
 
 def _before(specifier: str, version: Version, later: bool) -> str:
-    return _joined(specifier, f"<{version}" if later else f">{version}")
+    """*specifier* up to *version*, or beyond it. A bare ``>V`` would leave out V's post-releases (PEP 440)."""
+    beyond = f">{version}" if version.is_postrelease else f">={version}.post0"
+    return _joined(specifier, f"<{version}" if later else beyond)
 
 
 def _joined(*specifiers: str) -> str:
