@@ -82,6 +82,34 @@ def test_options_that_would_break_the_drain_are_refused(tmp_path: Path, option: 
     assert not (tmp_path / "job").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--kill-on-bad-exit=1", "still drain"),
+        ("--kill", "still drain"),
+        ("-K1", "still drain"),
+        ("--wait=5", "still drain"),
+        ("-W 5", "still drain"),
+        ("--time=10", "still drain"),
+        ("--signal=KILL@60", "still drain"),
+        ("--pty", "still drain"),
+        ("-n4", "--ntasks"),
+        ("--nodes=1", "--nodes"),
+        ("mpi=pmix", "not an option of srun"),
+    ],
+)
+def test_options_of_srun_that_would_break_the_drain_are_refused(tmp_path: Path, option: str, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        slurm.write(pair(), tmp_path / "job", slurm.Job(srun=[option]))
+    assert not (tmp_path / "job").exists()
+
+
+def test_other_options_of_srun_are_passed_on(tmp_path: Path) -> None:
+    said = ["--mpi=none", "--container-mounts=/models:/models", "--cpu-bind=cores", "--nodelist=a"]
+    text = slurm.write(pair(), tmp_path, slurm.Job(srun=said))[0].read_text()
+    assert f"srun_options=({' '.join(said)})" in text
+
+
 def test_bounds_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     long = deployment(
         component("a", 0, "mixed", drain_s=80), component("store", 0, "store-master", drain_s=30), nodes=1

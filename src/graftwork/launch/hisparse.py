@@ -99,7 +99,7 @@ def _pool_of_connector(config: dict[str, Any]) -> Any:
 
 
 def _object(found: Any) -> dict[str, Any]:
-    """A JSON object as it is, nothing of what a user may have put in its place: the engine says what is wrong with it."""
+    """A JSON object as it is, and nothing for what a user may have put in its place: the engine says what is wrong."""
     return found if isinstance(found, dict) else {}
 
 

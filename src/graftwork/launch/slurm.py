@@ -22,13 +22,10 @@ from graftwork.oci.reference import ImageRef
 SHIPPED = ("__init__.py", "launch/__init__.py", "launch/placeholders.py", "launch/ports.py", "launch/ucx.py")
 _SIGNAL = re.compile(r"B:(?:SIG)?(?:TERM|15)@(\d+)", re.IGNORECASE)
 # Options that would change what the deployment is, by their long and short names.
-_FIXED = {
-    "--nodes": "-N",
-    "--ntasks": "-n",
-    "--ntasks-per-node": "",
-    "--array": "-a",
-    "--wrap": "",
-}
+_TASKS = {"--nodes": "-N", "--ntasks": "-n", "--ntasks-per-node": ""}
+_FIXED = {**_TASKS, "--array": "-a", "--wrap": ""}
+# And of srun those by which a task that ends, a clock or a terminal would end tasks that still drain.
+_STEP = {"--kill-on-bad-exit": "-K", "--wait": "-W", "--time": "-t", "--signal": "", "--pty": "", "--multi-prog": ""}
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,10 @@ def batch_script(deployment: Deployment, folder: Path, job: Job) -> str:
     _check_bounds(deployment)
     asked = [*deployment.sbatch, *job.sbatch]
     for option in asked:
-        _check_option(option, deployment)
+        _check_option("sbatch", option, _FIXED)
+        _check_signal(option, deployment)
+    for option in job.srun:
+        _check_option("srun", option, {**_TASKS, **_STEP})
     log = str(folder / "jobs" / "%j.log")
     options = [
         f"--job-name={deployment.name}",
@@ -155,21 +155,29 @@ def _check_bounds(deployment: Deployment) -> None:
         )
 
 
-def _check_option(option: str, deployment: Deployment) -> None:
+def _check_option(command: str, option: str, fixed: dict[str, str]) -> None:
     if not option.startswith("-") or "\n" in option:
-        raise UsageError(f"not an option of sbatch: {option!r}", hint="write each as --name=value")
-    name, value = [*re.split(r"[= ]", option, maxsplit=1), ""][:2]
-    for long, short in _FIXED.items():
-        if _abbreviates(name, long) or (short and option.startswith(short) and not option.startswith("--")):
-            raise UsageError(f"{option}: the deployment says what {long} is", hint="change the recipe instead")
-    if _abbreviates(name, "--signal"):
-        found = _SIGNAL.fullmatch(value)
-        least = deployment.bounds.drain_s + MARGIN_S
-        if not found or int(found[1]) < least:
-            raise UsageError(
-                f"{option}: before its time limit the batch script must get TERM, early enough for the drain",
-                hint=f"--signal=B:TERM@SECONDS with at least {least}",
-            )
+        raise UsageError(f"not an option of {command}: {option!r}", hint="write each as --name=value")
+    for long, short in fixed.items():
+        if _abbreviates(_name(option), long) or (short and option.startswith(short) and not option.startswith("--")):
+            what = "would end nodes that still drain" if long in _STEP else f"the deployment says what {long} is"
+            raise UsageError(f"{option}: {what}", hint="leave it out, or change the recipe")
+
+
+def _check_signal(option: str, deployment: Deployment) -> None:
+    if not _abbreviates(_name(option), "--signal"):
+        return
+    found = _SIGNAL.fullmatch(option[len(_name(option)) + 1 :])
+    least = deployment.bounds.drain_s + MARGIN_S
+    if not found or int(found[1]) < least:
+        raise UsageError(
+            f"{option}: before its time limit the batch script must get TERM, early enough for the drain",
+            hint=f"--signal=B:TERM@SECONDS with at least {least}",
+        )
+
+
+def _name(option: str) -> str:
+    return re.split(r"[= ]", option, maxsplit=1)[0]
 
 
 def _abbreviates(name: str, option: str) -> bool:
