@@ -14,9 +14,7 @@ from graftwork.harness.lint_text import comment_blocks, private_names
 from graftwork.patching.orders import problems
 from graftwork.trees.folder import FolderTree
 
-PATCH = TOY_PATCH.replace('becomes = "count', 'why = "a"\nbecomes = "count').replace(
-    'before = "_toy', 'why = "b"\nbefore = "_toy'
-)
+PATCH = TOY_PATCH
 PATCH += '\n[[searched]]\nwhat = "rows"\nhow = "by hand"\ndate = "2026-11-30"\n'
 PATCH += '\n[[evidence]]\nkind = "measured"\ntext = "it fails"\nsource = "tests/test_rows.py"\n'
 README = "# toy/rows\n\nIt takes the smaller count.\n"
@@ -57,7 +55,6 @@ CASES = {
     "source": (rewrite("patch.toml", "tests/test_rows.py", "tests/gone.py"), "tests/gone.py does not exist"),
     "references": (rewrite("patch.toml", PATCH[PATCH.index("[[searched]]") : PATCH.index("[[evidence]]")], ""),
                    "patch.toml:1: toy/rows has no upstream reference"),
-    "why": (rewrite("patch.toml", 'why = "b"\n', ""), "patch.toml:19: rows[2] says no why"),
     "after": (rewrite("patch.toml", "[[edit]]", 'after = ["toy/gone"]\n\n[[edit]]'), "comes after 'toy/gone'"),
     "readme": (rewrite("README.md", "# toy/rows", "# Rows"), "README.md:1: does not begin with '# toy/rows'"),
     "no-readme": (lambda folder: (folder / "README.md").unlink(), "README.md: missing"),

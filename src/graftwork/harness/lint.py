@@ -102,10 +102,6 @@ def _said(catalog: Catalog, patch: Patch) -> Iterator[Problem]:
         named = _PATH.match(item.source) if item.kind == "measured" else None
         if named and not any((root / named[0].rstrip(".")).exists() for root in (catalog.root, patch.folder)):
             yield _at(catalog, patch, ("evidence", position, "source"), f"{named[0]} does not exist")
-    for position, edit in enumerate(spec.edit):
-        for number, hunk in enumerate(getattr(edit, "hunk", [])):
-            if not (hunk.why or edit.why).strip():
-                yield _at(catalog, patch, ("edit", position, "hunk", number), f"{edit.id}[{number + 1}] says no why")
     for name in spec.after:
         if name not in catalog.patch_ids:
             yield _at(catalog, patch, ("after",), f"comes after {name!r}, which does not exist")
