@@ -7,10 +7,11 @@ would read is compared with it, the state with the oracle's, and the invariants 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from hot_kv.kernels_launch import Tuning, copy, resolve, write_newest
+from hot_kv.kernels_launch import Tuning, copy, resolve, tuning_for, write_newest
 from hot_kv.oracle import Oracle, broken
 from hot_kv.regions import RegionMap
 from hot_kv.state import HITS, MISSES, REFUSED, HotShape, HotState
@@ -33,27 +34,59 @@ class Request:
 
 
 class Decoding:
-    """The engine. *width* is the graph's: each step runs all its rows, whatever the batch."""
+    """The engine. Each step runs all rows of the shape, whatever the batch; on a GPU, as one captured graph a layer."""
 
-    def __init__(self, shape: HotShape, blocks: int, seed: int, tuning: Tuning | None = None, bins: int = 8) -> None:
-        self.shape, self.tuning = shape, tuning or Tuning(copy_programs=2, copy_rows=2)
+    def __init__(
+        self,
+        shape: HotShape,
+        blocks: int,
+        seed: int,
+        tuning: Tuning | None = None,
+        bins: int = 8,
+        device: str = "cpu",
+        pinned: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
+    ) -> None:
+        """*pinned* moves a tensor into host memory that the device reads, and returns the device's view of it."""
+        self.shape, self.device = shape, torch.device(device)
+        self.tuning = tuning or tuning_for(self.device)
         self.chance = random.Random(seed)
         self.numbers = torch.Generator().manual_seed(seed)
-        self.state = HotState(shape, "cpu", bins)
+        self.state = HotState(shape, device, bins)
         self.map = RegionMap(shape.regions)
         self.oracles = [Oracle(shape) for _ in range(shape.layers)]
         # Block 0 is the engine's null block: its rows are never anyone's.
         self.free = list(range(1, blocks))
-        self.host = [self.rows(blocks * shape.page) for _ in range(shape.layers)]
-        self.hot = [self.rows(shape.hot_rows) for _ in range(shape.layers)]
+        self.host = [pinned(self.rows(blocks * shape.page)) for _ in range(shape.layers)]
+        self.hot = [self.rows(shape.hot_rows).to(device) for _ in range(shape.layers)]
         width = shape.rows
-        self.topk = torch.full((width, shape.topk), -1, dtype=torch.int32)
-        self.seq_lens = torch.zeros(width, dtype=torch.int32)
-        self.slots = torch.full((width,), -1, dtype=torch.int64)
-        self.table = torch.zeros((width, -(-shape.max_len // shape.page)), dtype=torch.int32)
+        self.topk = torch.full((width, shape.topk), -1, dtype=torch.int32, device=device)
+        self.seq_lens = torch.zeros(width, dtype=torch.int32, device=device)
+        self.slots = torch.full((width,), -1, dtype=torch.int64, device=device)
+        self.table = torch.zeros((width, -(-shape.max_len // shape.page)), dtype=torch.int32, device=device)
+        self.newest = torch.zeros((width, shape.words), dtype=torch.int32, device=device)
         self.requests: dict[str, Request] = {}
         self.serial = 0
         self.counted = [0, 0, 0]
+        self.launches = [self.capture(layer) for layer in range(shape.layers)]
+
+    def capture(self, layer: int) -> Callable[[], None]:
+        """One layer's launches, as a graph where there is a device; compiled before, on a batch of padding."""
+        host, hot, regions = self.host[layer], self.hot[layer], self.state.region_rows
+
+        def launch() -> None:
+            write_newest(self.state, self.newest, self.slots, regions, host, hot, self.tuning)
+            given = (self.topk, self.seq_lens, self.slots, regions, self.table)
+            resolve(self.state, layer, *given, host.shape[0], self.tuning)
+            copy(self.state, host, hot, self.tuning)
+
+        if self.device.type != "cuda":
+            return launch
+        launch()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch()
+        return graph.replay
 
     def rows(self, count: int) -> torch.Tensor:
         return torch.randint(-(2**31), 2**31 - 1, (count, self.shape.words), generator=self.numbers, dtype=torch.int32)
@@ -72,7 +105,8 @@ class Decoding:
         truth = torch.stack([self.rows(tokens) for _ in range(self.shape.layers)])
         request = self.requests[name] = Request(name, blocks, truth)
         for layer, host in enumerate(self.host):
-            host[[self.place(request, pos) for pos in range(tokens)]] = truth[layer]
+            places = torch.tensor([self.place(request, pos) for pos in range(tokens)], dtype=torch.int64)
+            host[places.to(self.device)] = truth[layer].to(self.device)
         return request
 
     def place(self, request: Request, pos: int) -> int:
@@ -128,28 +162,27 @@ class Decoding:
         self.seq_lens.zero_()
         self.table.zero_()
         for row, request in enumerate(batch):
-            self.topk[row] = torch.tensor(picked[row] if picked else self.select(request), dtype=torch.int32)
+            chosen = picked[row] if picked else self.select(request)
+            self.topk[row].copy_(torch.tensor(chosen, dtype=torch.int32))
             self.seq_lens[row] = request.tokens
             self.slots[row] = self.place(request, request.tokens - 1)
-            self.table[row, : len(request.blocks)] = torch.tensor(request.blocks, dtype=torch.int32)
+            self.table[row, : len(request.blocks)].copy_(torch.tensor(request.blocks, dtype=torch.int32))
         for layer in range(self.shape.layers):
             self.run_layer(layer, batch)
 
     def run_layer(self, layer: int, batch: list[Request]) -> None:
         state, host, hot = self.state, self.host[layer], self.hot[layer]
-        newest = torch.full((self.shape.rows, self.shape.words), GARBAGE, dtype=torch.int32)
+        self.newest.fill_(GARBAGE)
         for row, request in enumerate(batch):
-            newest[row] = request.truth[layer, -1]
+            self.newest[row].copy_(request.truth[layer, -1])
         state.index.fill_(GARBAGE)
         state.lengths.fill_(GARBAGE)
         others = self.others(layer, batch)
-        given = (self.topk, self.seq_lens, self.slots, state.region_rows, self.table)
-        write_newest(state, newest, self.slots, state.region_rows, host, hot, self.tuning)
-        index, lengths = resolve(state, layer, *given, host.shape[0], self.tuning)
-        copy(state, host, hot, self.tuning)
-        self.compare(layer, index, lengths)
+        self.launches[layer]()
+        self.compare(layer)
         for row, request in enumerate(batch):
-            self.attend(layer, row, request, index[row])
+            self.attend(layer, row, request)
+        given = (self.topk, self.seq_lens, self.slots, state.region_rows, self.table)
         assert broken(state, layer, *given, host, hot) == []
         assert all(torch.equal(a, b) for a, b in zip(others, self.others(layer, batch), strict=True))
 
@@ -160,12 +193,13 @@ class Decoding:
         hot = self.hot[layer].view(self.shape.regions, self.shape.stride, self.shape.words)
         return [self.state.tags[layer, unused], self.state.order[layer, unused], hot[unused]]
 
-    def compare(self, layer: int, index: torch.Tensor, lengths: torch.Tensor) -> None:
+    def compare(self, layer: int) -> None:
         state, oracle = self.state, self.oracles[layer]
-        given = (self.topk, self.seq_lens, self.slots, state.region_rows, self.table, self.host[layer].shape[0])
-        expected = oracle.step(*given, speakers=state.inverse)
-        assert torch.equal(index, expected.index)
-        assert torch.equal(lengths, expected.lengths)
+        given = (self.topk, self.seq_lens, self.slots, state.region_rows, self.table)
+        rows = self.host[layer].shape[0]
+        expected = oracle.step(*(tensor.cpu() for tensor in given), rows, speakers=state.inverse.cpu())
+        assert torch.equal(state.index.cpu(), expected.index)
+        assert torch.equal(state.lengths.cpu(), expected.lengths)
         assert state.tags[layer, :, : self.shape.slots].tolist() == oracle.tags
         assert state.order[layer, :, : self.shape.slots].tolist() == oracle.order
         total = int(state.total)
@@ -175,11 +209,45 @@ class Decoding:
             self.counted[number] += more
         assert state.stats.tolist() == self.counted
 
-    def attend(self, layer: int, row: int, request: Request, index: torch.Tensor) -> None:
-        """The rows that attention reads through *index* are those of the positions that were selected."""
-        positions = self.topk[row].to(torch.int64)
-        used = positions >= 0
-        assert torch.equal(index >= 0, used)
-        assert torch.equal(self.hot[layer][index[used].to(torch.int64)], request.truth[layer, positions[used]])
+    def attend(self, layer: int, row: int, request: Request) -> None:
+        """The rows that attention reads through the index are those of the positions that were selected."""
+        positions = self.topk[row].to(torch.int64).cpu()
+        index, used = self.state.index[row], positions >= 0
+        assert torch.equal(index.cpu() >= 0, used)
+        read = self.hot[layer][index[index >= 0].to(torch.int64)].cpu()
+        assert torch.equal(read, request.truth[layer, positions[used]])
         newest = self.place(request, request.tokens - 1)
-        assert torch.equal(self.host[layer][newest], request.truth[layer, -1])
+        assert torch.equal(self.host[layer][newest].cpu(), request.truth[layer, -1])
+
+
+def live(engine: Decoding, steps: int) -> None:
+    """Random lives of requests: they finish, are preempted and resume, come again under one name, restart, pause."""
+    chance, shape = engine.chance, engine.shape
+    lengths = [1, shape.topk, shape.slots, shape.slots + 1, shape.max_len // 2]
+    for number in range(steps):
+        running = list(engine.requests.values())
+        if len(running) < shape.regions or chance.random() < 0.1:
+            engine.add(min(chance.choice(lengths), shape.max_len // 2))
+        if running and chance.random() < 0.12:
+            engine.finish(chance.choice(running).name)
+        if engine.requests and chance.random() < 0.12:  # preempted, then resumed, or aborted and added again
+            again = chance.choice(list(engine.requests.values()))
+            engine.finish(again.name)
+            engine.add(chance.randint(1, again.tokens), again.name)
+        if engine.requests and chance.random() < 0.08:
+            restart(engine, chance.choice(list(engine.requests.values())))
+        batch = list(engine.requests.values())
+        chance.shuffle(batch)
+        engine.step(batch[: chance.randint(0 if number % 9 == 0 else 1, shape.regions)])
+
+
+def restart(engine: Decoding, request: Request) -> None:
+    """A load failed: tokens from some position on are computed again, and only the computed tokens say so."""
+    if request.tokens < 3:
+        return
+    kept = engine.chance.randint(1, request.tokens - 2)
+    blocks = engine.blocks_for(kept)
+    engine.free += request.blocks[blocks:]
+    del request.blocks[blocks:]
+    request.truth = request.truth[:, :kept]
+    request.recent = [pos for pos in request.recent if pos < kept]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from decoding import Decoding
@@ -17,7 +19,8 @@ def run(e: Decoding) -> tuple[torch.Tensor, torch.Tensor]:
     return resolve(e.state, 0, e.topk, e.seq_lens, e.slots, e.state.region_rows, e.table, e.host[0].shape[0], e.tuning)
 
 
-def engine(regions: int = 2, rows: int | None = None, slots: int = H, **more) -> Decoding:
+def engine(regions: int = 2, rows: int | None = None, slots: int = H, **more: Any) -> Decoding:
+    more = {"tuning": Tuning(copy_programs=2, copy_rows=2), **more}
     shape = HotShape(1, regions, slots, K, max_len=64, row_bytes=656, rows=rows or regions, page=16)
     return Decoding(shape, blocks=4 * regions + 1, seed=7, **more)
 

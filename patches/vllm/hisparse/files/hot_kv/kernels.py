@@ -20,7 +20,8 @@ def region_of(slot_ptr, region_ptr, row, REGIONS: tl.constexpr):
     return tl.where(real, region, -1)
 
 
-@triton.jit
+# Sizes that follow the batch are not specialised on: nothing is to be compiled again while a graph is captured.
+@triton.jit(do_not_specialize=["topk_stride", "table_stride", "table_width", "blocks"])
 def invert_kernel(
     topk_ptr,  # int32 [T, topk_stride]: positions within the request, -1 where there is none
     seq_lens_ptr,  # int32 [T]: tokens of the request, the newest included
@@ -134,7 +135,7 @@ def find_kernel(
     tl.atomic_add(stats_ptr + 1, misses.to(tl.int64), sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def place_kernel(
     slot_ptr,  # int64 [T]
     region_ptr,  # int32 [T]

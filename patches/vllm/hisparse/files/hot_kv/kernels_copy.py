@@ -38,7 +38,7 @@ def copy_kernel(
         tl.store(hot_ptr + target[:, None] * WORDS + word, words, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["host_rows"])
 def newest_kernel(
     rows_ptr,  # int32 [T, WORDS]: the newest row of each batch row
     slot_ptr,  # int64 [T]: its host row, -1 for padding
