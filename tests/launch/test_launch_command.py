@@ -142,6 +142,11 @@ def test_an_image_by_its_record(
         (["--set", 'mixed.args=["--max-num-sqs=9"]'], 2, "--max-num-seqs"),
         (["--set", "mixed.chairs=9"], 2, "unknown field"),
         (["--slurm"], 2, "--out DIR"),
+        (["--out", "OUT", "--sbatch=-px"], 2, "--sbatch without --slurm has no effect"),
+        (["--out", "OUT", "--slurm", "--way", "init"], 2, "--way without --kubernetes"),
+        (["--kubernetes", "--out", "OUT", "--image", "i", "--payload-image", "p"], 2, "is for --way volume"),
+        (["--kubernetes", "--out", "OUT", "--image", "i", "--dist", "d"], 2, "there is none"),
+        (["--slurm", "--kubernetes", "--out", "OUT"], 2, "--image REF"),
         (["--target", "rocm-gfx950"], 5, "the image holds sglang"),
         (["--target", "none"], 2, "no target"),
         (["--target", "x", "--image-record", "y"], 2, "give one"),
@@ -163,6 +168,7 @@ def test_how_it_ends_when_it_cannot(
     assert graftwork(monkeypatch, recipe, *(arg.replace("OUT", str(tmp_path / "o")) for arg in args)) == code
     shown = capsys.readouterr()
     assert says in shown.err and "Traceback" not in shown.err
+    assert not (tmp_path / "o").exists()
 
 
 def test_outside_a_checkout_a_recipe_without_a_target_is_enough(
@@ -186,3 +192,21 @@ def test_slurm_and_kubernetes_are_written(
     assert document["written"] == {"slurm": str(out / "job.sbatch"), "kubernetes": str(out / "kubernetes.json")}
     assert parse_json((out / "deployment.json").read_bytes(), "written").name == "small"
     assert image in (out / "kubernetes.json").read_text()
+
+
+def test_folders_that_containers_would_not_see_are_told(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = ["--kubernetes", "--image", "i", "--out", str(tmp_path / "o"), "-q", "--set", "model.path=/srv/m"]
+    assert graftwork(monkeypatch, recipe, *pods) == 0
+    assert "/srv/m is in no mount: unless the image has it, add --mount /srv=host:/srv" in capsys.readouterr().err
+    assert graftwork(monkeypatch, recipe, *pods, "--mount", "/srv=claim:models") == 0
+    assert "no mount" not in capsys.readouterr().err
+    job = ["--slurm", "--container", "/i.sqsh", "--out", str(tmp_path / "o"), "-q", "--set", "model.path=/srv/m"]
+    assert graftwork(monkeypatch, recipe, *job) == 0
+    assert "add --srun=--container-mounts=/srv:/srv" in capsys.readouterr().err
+    for mounts in ("/a:/b,/srv:/srv:ro", "/srv"):
+        assert graftwork(monkeypatch, recipe, *job, f"--srun=--container-mounts={mounts}") == 0
+        assert "no mount" not in capsys.readouterr().err
+    assert graftwork(monkeypatch, recipe, *pods, "--set", "model.path=org/name") == 0
+    assert "no mount" not in capsys.readouterr().err

@@ -75,6 +75,8 @@ def test_a_change_that_has_no_meaning(tmp_path: Path, change: str, says: str) ->
         ("[mixed]\nnodes = 3\nspan = 2\n", "do not divide", 14),
         ('[mixed]\nranks = "apart"\n', "runs its ranks together", 13),
         ('[mixed]\n[router]\nkind = "command"\n', "needs a command", 13),
+        ('[mixed]\n[router]\nkind = "infera"\nepp_config = "a"\n', "router.epp_config would have no effect", 15),
+        ('[mixed]\n[router]\nkind = "command"\ncommand = ["a"]\npolicy = "p"\n', "kind command has no such", 16),
         ("[mixed]\n[hisparse]\nhost_pool_gib = 0\n", "> 0", 14),
         ("[mixed]\n[hisparse]\n", "missing key `host_pool_gib`", 13),
         ("[mixed]\nchairs = 1\n", "unknown key `chairs`", 13),
@@ -87,6 +89,17 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, says: st
     with pytest.raises(CatalogError, match=says) as caught:
         load_recipe(file, [])
     assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["mixed.dp_attention=true", "mixed.hicache_gb=8", "mtp.topk=2", "mtp.draft_tokens=3", "mtp.algorithm=EAGLE3"],
+)
+def test_what_only_sglang_has_is_not_taken_in_silence(tmp_path: Path, change: str) -> None:
+    file = written(tmp_path, "[mixed]\n")
+    load_recipe(file, [change])
+    with pytest.raises(CatalogError, match=f"{change.partition('=')[0]} would have no effect: vLLM"):
+        load_recipe(file, [change, "engine=vllm"])
 
 
 def test_roles_by_the_place_in_a_replica() -> None:

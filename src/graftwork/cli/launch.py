@@ -52,7 +52,7 @@ def command(
     for warning in rendered.deployment.warnings:
         screen.warn(warning)
     show.lines(rendered, screen, explain=explain)
-    written = running.write(rendered, running.Where(**where), catalog.root if catalog else None)
+    written = running.write(rendered, running.Where(**where), catalog.root if catalog else None, screen)
     for path in written.values():
         screen.step("written", path)
     if as_json:

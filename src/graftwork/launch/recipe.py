@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -249,6 +250,30 @@ def _set(data: dict[str, Any], change: str) -> None:
     data[key] = value
 
 
+# Keys that SGLang alone knows, and those that only some kinds of router do.
+_SGLANG_ONLY = [(leg, key) for leg in ("prefill", "decode", "mixed") for key in ("dp_attention", "hicache_gb")]
+_SGLANG_ONLY += [("mtp", key) for key in ("algorithm", "topk", "draft_tokens")]
+_POLICED = ("sglang-router", "vllm-router", "infera")
+_ROUTERS = {"policy": _POLICED, "version": _POLICED, "etcd": ("infera",), "overlap_weight": ("infera",)}
+_ROUTERS["epp_config"] = ("llm-d",)
+
+
+def _idle(recipe: Recipe) -> Iterator[tuple[tuple[str, str], str]]:
+    """The keys that are given and would have no effect, and why."""
+
+    def given(table: str, key: str) -> bool:
+        part = getattr(recipe, table)
+        defaults = {each.name: each.default for each in msgspec.structs.fields(part)} if part is not None else {}
+        return part is not None and getattr(part, key) not in (defaults[key], {})
+
+    for table, key in _SGLANG_ONLY if recipe.engine == "vllm" else []:
+        if given(table, key):
+            yield (table, key), "vLLM has no such setting"
+    for key, kinds in _ROUTERS.items():
+        if recipe.router is not None and recipe.router.kind not in kinds and given("router", key):
+            yield ("router", key), f"a router of kind {recipe.router.kind} has no such setting"
+
+
 def _check(recipe: Recipe, file: Path) -> None:
     """Rules that types cannot say, each with the line."""
 
@@ -263,6 +288,8 @@ def _check(recipe: Recipe, file: Path) -> None:
             raise wrong((name, "span"), f"{leg.nodes} nodes do not divide into engines of {leg.span}", "change one")
         if leg is not None and leg.ranks == "apart" and recipe.engine != "vllm":
             raise wrong((name, "ranks"), "SGLang runs its ranks together", "leave it out")
+    for key, why in _idle(recipe):
+        raise wrong(key, f"{'.'.join(key)} would have no effect: {why}", "leave it out")
     store = recipe.kv_cache_offload
     if store is not None and store.roles == []:
         raise wrong(("kv_cache_offload", "roles"), "no role is in scope", "leave roles out for all of them")

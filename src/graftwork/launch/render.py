@@ -20,13 +20,17 @@ from graftwork.launch.topology import node_count
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a recipe came to: *memory* is GiB of main memory by node and part, *image_env* what the target sets."""
+    """What a recipe came to: *memory* is GiB of main memory by node and part, *image_env* what the target sets.
+
+    *folders* are those of the nodes that components read or write, such as the model's.
+    """
 
     deployment: Deployment
     explained: list[Explained]
     memory: budgets.Memory
     platform: str
     image_env: dict[str, str]
+    folders: list[str]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as data."""
@@ -72,7 +76,15 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
         warnings=plan.warnings,
     )
     check(deployment)
-    return Rendered(deployment, [explained for _, explained in finished], memory, plan.platform, dict(contents.env))
+    reasons = [explained for _, explained in finished]
+    return Rendered(deployment, reasons, memory, plan.platform, dict(contents.env), _folders(recipe))
+
+
+def _folders(recipe: Recipe) -> list[str]:
+    said = [recipe.model.path]
+    said += [recipe.mtp.draft_model] if recipe.mtp is not None else []
+    said += [tier.disk_path for tier in (recipe.kvd, recipe.kv_cache_offload) if tier is not None]
+    return [path for path in dict.fromkeys(said) if path.startswith("/")]
 
 
 def _plan(recipe: Recipe, contents: Contents) -> Plan:
