@@ -148,6 +148,12 @@ def test_mtp_is_the_same_on_both_legs() -> None:
         assert value(found, name, "--speculative-draft-model-path") == "/models/d"
 
 
+@pytest.mark.parametrize(("said", "warned"), [("--tp_size=4", True), ("--tp=4", True), ("--tp-size=8", False)])
+def test_a_shape_of_the_users_is_told(said: str, warned: bool) -> None:
+    found = rendered(SGLANG, decode__args=[said]).deployment
+    assert ["--tp-size is the user's word" in text for text in found.warnings] == [True] * warned
+
+
 def test_mtp_on_one_leg_warns() -> None:
     assert any("MTP on one leg" in text for text in rendered(SGLANG, mtp={"legs": ["decode"]}).deployment.warnings)
     assert not rendered(SGLANG, mtp={}).deployment.warnings

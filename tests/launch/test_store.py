@@ -119,6 +119,17 @@ def test_a_users_transfer_config_wins() -> None:
     assert json_value(found, "prefill-0", "--kv-transfer-config")["kv_connector"] == "MultiConnector"
 
 
+def test_a_store_that_is_out_of_reach_is_told() -> None:
+    mine = '{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_both"}'
+    store = {**STORE, "roles": ["prefill"]}
+    said = ["--kv-transfer-config", mine]
+    found = rendered(VLLM, kv_cache_offload=store, decode__args=said)
+    assert any("decode-0: MooncakeStoreConnector" in text for text in found.deployment.warnings)
+    own = {"MOONCAKE_CONFIG_PATH": "/etc/mooncake.json"}
+    for changes in ({"decode__env": own, "decode__args": said}, {"prefill__args": said}):
+        assert not rendered(VLLM, kv_cache_offload=store, **changes).deployment.warnings
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [

@@ -88,6 +88,11 @@ class Arguments:
                 return None if entry.negated else readable(" ".join(entry.values))
         return None
 
+    def overridden(self, name: str) -> bool:
+        """Whether the user says something else than is derived or demanded."""
+        ours = [entry.values for entry in self._entries if entry.flag.name == name]
+        return bool(ours) and self.value(name) != readable(" ".join(ours[-1]))
+
     def data(self, name: str) -> dict[str, Any]:
         """The JSON object that is the value as it will be; empty where it is not set, or no object."""
         found = read_json(self.value(name) or "")

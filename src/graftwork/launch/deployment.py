@@ -77,7 +77,6 @@ class Node(Row, frozen=True, kw_only=True):
 
     gpus: Annotated[int, msgspec.Meta(ge=0)]
     memory_gib: Annotated[float, msgspec.Meta(gt=0)]
-    cpus: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Image(Row, frozen=True, kw_only=True):

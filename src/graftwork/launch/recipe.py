@@ -49,7 +49,6 @@ class NodeShape(Strict, frozen=True, kw_only=True):
     memory_gib: Gib
     gpu_memory_gib: Gib
     reserved_gib: Gib = 64
-    cpus: Annotated[int, msgspec.Meta(ge=0)] = 0
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     platform: Literal["cuda", "rocm"] | None = None
 

@@ -14,8 +14,8 @@ from graftwork.launch.deployment import Deployment, Image, Node, check
 from graftwork.launch.draft import Draft, Explained, Plan
 from graftwork.launch.recipe import Recipe
 from graftwork.launch.releases import release
+from graftwork.launch.topology import Engine, node_count
 from graftwork.launch.topology import engines as engines_of
-from graftwork.launch.topology import node_count
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
         *(draft for _, draft in legs),
         *router.drafts(plan, [draft for _, draft in legs]),
     ]
+    for engine, draft in legs:
+        _warn_of_shape(plan, engine, draft)
     memory = budgets.host_memory(plan, legs, daemons)
     budgets.seats(plan, legs)
     bounds = budgets.bounds(plan, drafts)
@@ -68,7 +70,7 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
         engine=recipe.engine,
         version=plan.release.version,
         nodes=node_count(recipe),
-        node=Node(gpus=recipe.node.gpus, memory_gib=recipe.node.memory_gib, cpus=recipe.node.cpus),
+        node=Node(gpus=recipe.node.gpus, memory_gib=recipe.node.memory_gib),
         components=[component for component, _ in finished],
         bounds=bounds,
         image=Image(target=contents.target, reference=recipe.image, interpreter=contents.interpreter),
@@ -78,6 +80,21 @@ def render(recipe: Recipe, contents: Contents) -> Rendered:
     check(deployment)
     reasons = [explained for _, explained in finished]
     return Rendered(deployment, reasons, memory, plan.platform, dict(contents.env), _folders(recipe))
+
+
+# What the recipe decides beyond the one argument: GPUs, ports, ranks, and who talks to whom.
+_SHAPE = {
+    "sglang": ("--tp-size", "--dp-size", "--nnodes", "--node-rank", "--disaggregation-mode"),
+    "vllm": ("--tensor-parallel-size", "--data-parallel-size", "--data-parallel-size-local", "--data-parallel-rank"),
+}
+
+
+def _warn_of_shape(plan: Plan, engine: Engine, draft: Draft) -> None:
+    for name in _SHAPE[plan.recipe.engine]:
+        if draft.checked.overridden(name):
+            plan.warn(
+                f"{draft.name}: {name} is the user's word and stays, but GPUs, ports and budgets follow [{engine.role}]"
+            )
 
 
 def _folders(recipe: Recipe) -> list[str]:

@@ -16,6 +16,7 @@ from graftwork.launch.topology import Engine, node_count, role_of
 from graftwork.launch.values import template
 
 MASTER = "store-master"
+CONNECTOR = "MooncakeStoreConnector"
 
 
 def nodes_in_scope(recipe: Recipe) -> list[int]:
@@ -135,7 +136,7 @@ def connectors(plan: Plan, engine: Engine) -> list[dict[str, Any]]:
         backend = recipe.transfer.backend or "NixlConnector"
         found.append({"kv_connector": backend, **both})
     if in_scope(recipe, engine):
-        found.append({"kv_connector": "MooncakeStoreConnector", **both})
+        found.append({"kv_connector": CONNECTOR, **both})
     if recipe.hisparse is not None and engine.role != "prefill" and plan.release.hisparse == "connector":
         pool = {"host_pool_gib": recipe.hisparse.host_pool_gib}
         found.append({"kv_connector": "HiSparseConnector", **both, "kv_connector_extra_config": pool})

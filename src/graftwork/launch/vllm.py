@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from graftwork.errors import UsageError
@@ -165,6 +166,9 @@ def _transfer(plan: Plan, engine: Engine, draft: Draft, first: str) -> None:
     if config is not None:
         draft.checked.add("--kv-transfer-config", config, why=_why_connectors(config))
     store.attach(plan, engine, draft)
+    said = json.dumps(draft.checked.data("--kv-transfer-config"))
+    if store.CONNECTOR in said and draft.env.value("MOONCAKE_CONFIG_PATH") is None:
+        plan.warn(f"{draft.name}: {store.CONNECTOR} is the user's word and stays, but no store is in reach: vLLM ends")
     if engine.role == "mixed" or not (backend or PAIRING[0]).startswith("Nixl"):
         return
     if draft.name == first:
