@@ -112,40 +112,43 @@ class Ours:
 
 
 def measure(case: Case, shape: HotShape, host: list[torch.Tensor], args: argparse.Namespace) -> dict[str, list[float]]:
-    """All kernels on one case, in turn in each round: seconds for all layers, by kernel."""
-    device, layers = host[0].device, len(host)
+    """All kernels on one case, in turn in each round, each on positions of its own: seconds for all layers."""
+    device, layers = host[0].device, range(len(host))
     traffic = Traffic(case, shape, host[0], args.context, seed=case.batch)
-    tuning = tuning_for(device)
-    kinds: dict[str, Any] = {"ours": Ours(shape, host, traffic, tuning)}
+    kinds: dict[str, Any] = {"ours": Ours(shape, host, traffic, tuning_for(device))}
     if args.peer:
         kinds["peer"] = load(args.peer).make(shape, host, traffic)
-    replays = {name: Replay(lambda k=kind: [k.step(i) for i in range(layers)], device) for name, kind in kinds.items()}
+    replays = {name: Replay(lambda k=kind: [k.step(i) for i in layers], device) for name, kind in kinds.items()}
     count = case.batch * case.missing(shape.topk)
-    lists = {name: torch.zeros(layers, max(1, count), dtype=torch.int64, device=device) for name in ("plain", "sorted")}
+    listed = torch.zeros(len(host), max(1, count), dtype=torch.int64, device=device)
     out = torch.empty(max(1, count), shape.words, dtype=torch.int32, device=device)
-    for name, listed in lists.items() if count else ():
-        replays[name] = Replay(lambda g=listed: gather(host, out, g, shape.words), device)
-    times: dict[str, list[float]] = {name: [] for name in replays}
+    plain = Replay(lambda: gather(host, out, listed, shape.words), device)
+    times: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(args.rounds):
-        chosen = [traffic.choose() for _ in range(layers)]
-        for kind in kinds.values():
-            kind.reset()
-        for turn in range(3):
-            for layer, kind in itertools.product(range(layers), kinds.values()):
-                kind.select(layer, chosen[layer].turns[turn])
-            for name in kinds:
-                times[name].append(replays[name].seconds()) if turn == 2 else replays[name].run()
-        for layer in range(layers) if count else ():
-            rows = traffic.host_rows(chosen[layer].fresh).flatten()
-            lists["plain"][layer].copy_(rows)
-            lists["sorted"][layer].copy_(rows.sort().values)
-        for name in lists if count else ():
-            times[name].append(replays[name].seconds())
+        for name, kind in kinds.items():
+            times[name].append(decode(name, kind, replays[name], traffic, host))
         if kinds["ours"].misses() != count:
             raise RuntimeError(f"{case}: {kinds['ours'].misses()} rows were missing, not {count} as planned")
-        for name, kind in kinds.items():
-            check(name, kind, traffic, chosen, host)
+        for name in ("plain", "sorted") if count else ():
+            for layer in layers:
+                rows = traffic.host_rows(traffic.choose().fresh).flatten()
+                listed[layer].copy_(rows.sort().values if name == "sorted" else rows)
+            times.setdefault(name, []).append(plain.seconds())
     return times
+
+
+def decode(name: str, kind: Any, replay: Replay, traffic: Traffic, host: list[torch.Tensor]) -> float:
+    """Two steps that fill the hot rows, and the seconds of a third; all rows of the third are compared."""
+    chosen = [traffic.choose() for _ in host]
+    kind.reset()
+    for turn in range(3):
+        for layer, selection in enumerate(chosen):
+            kind.select(layer, selection.turns[turn])
+        if turn < 2:
+            replay.run()
+    seconds = replay.seconds()
+    check(name, kind, traffic, chosen, host)
+    return seconds
 
 
 def gather(host: list[torch.Tensor], out: torch.Tensor, lists: torch.Tensor, words: int) -> None:
