@@ -27,3 +27,15 @@ def test_hundreds_of_random_steps(name: str) -> None:
     hits, misses, refused = engine.counted
     assert min(hits, misses) > STEPS
     assert refused == 0
+
+
+@pytest.mark.parametrize(("slots", "row_bytes"), [(4096, 656), (6145, 1152)])
+def test_a_few_steps_at_full_size(slots: int, row_bytes: int) -> None:
+    """Selections of 2,048 positions; hot rows twice as many, or three times and one more, as in a model."""
+    shape = HotShape(1, 2, slots, 2048, max_len=12_288, row_bytes=row_bytes, rows=2)
+    engine = Decoding(shape, blocks=2 * 12_288 // 64 + 1, seed=slots, bins=1024)
+    batch = [engine.add(tokens) for tokens in (9_000, 3_000)]
+    for _ in range(5):
+        engine.step(batch)
+    assert engine.counted[0] > 2048
+    assert engine.counted[1] > slots
