@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from dataclasses import dataclass
 
@@ -30,7 +31,8 @@ class Pool:
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self._mapping = mmap.mmap(-1, nbytes)
-        self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages: touching takes longer, nothing else
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self.memory = torch.frombuffer(self._mapping, dtype=torch.int32)
         # Rows of one stretch all differ, and stretches are shifted: a wrong row does not pass for the right one.
         for number, part in enumerate(self.memory.split(2**28)):
