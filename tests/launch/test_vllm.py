@@ -62,10 +62,32 @@ def test_connectors_and_their_role() -> None:
     other = rendered(VLLM, transfer__backend="MooncakeConnector")
     assert json_value(other, "decode-0", "--kv-transfer-config")["kv_connector"] == "MooncakeConnector"
     assert not [name for name in component(other, "decode-0").env if "NIXL" in name]
-    with pytest.raises(UsageError, match="pairs engines by one of NixlConnector"):
-        rendered(VLLM, transfer__backend="mooncake")
+    for none in ("mooncake", "MoRIIOConnector"):
+        with pytest.raises(UsageError, match="pairs engines by one of NixlConnector"):
+            rendered(VLLM, transfer__backend=none)
     mixed = rendered(VLLM, prefill=None, decode=None, mixed={"tp": 8})
     assert value(mixed, "mixed-0", "--kv-transfer-config") is None
+
+
+def test_mooncake_between_engines_has_ports_of_its_own() -> None:
+    """Each rank apart serves its introductions on VLLM_MOONCAKE_BOOTSTRAP_PORT; together, the first node does."""
+    backend, router = {"backend": "MooncakeConnector"}, {"kind": "vllm-router"}
+    apart = {"tp": 1, "dp": 2, "ranks": "apart"}
+    found = rendered(VLLM, transfer=backend, prefill=apart, router=router)
+    for name in ("prefill-0-r0", "prefill-0-r1", "decode-0"):
+        assert component(found, name).env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] == f"{{port:{name}/bootstrap}}"
+        assert component(found, name).ports["bootstrap"] == 1
+    argv = component(found, "router").argv
+    assert value(found, "router", "--kv-connector") == "mooncake"
+    assert argv[argv.index("--prefill") + 1 :][:2] == [
+        "http://{host:0}:{port:prefill-0-r0/http}",
+        "{port:prefill-0-r0/bootstrap}",
+    ]
+    wide = rendered(VLLM, transfer=backend, decode={"nodes": 2, "span": 2, "tp": 1, "dp": 16}, router=router)
+    other = component(wide, "decode-0-n1")
+    assert other.env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] == "{port:decode-0-n0/bootstrap}"
+    assert "bootstrap" not in other.ports
+    assert value(rendered(VLLM, router=router), "router", "--kv-connector") is None
 
 
 def test_hisparse_of_the_fork() -> None:

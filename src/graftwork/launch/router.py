@@ -11,6 +11,7 @@ from graftwork.launch.environment import Environment
 from graftwork.launch.flags import table
 from graftwork.launch.placeholders import escape
 from graftwork.launch.recipe import Router
+from graftwork.launch.vllm import MOONCAKE
 
 DEFAULTS = {"sglang-router": "0.3.2", "vllm-router": "0.1.17", "infera": infera.VERSION}
 _MODULES = {
@@ -90,9 +91,13 @@ def _gateway(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) 
         return
     vllm = wanted.kind == "vllm-router"
     args.add("--vllm-pd-disaggregation" if vllm else "--pd-disaggregation", why="prefill and decode run apart")
+    if plan.recipe.transfer.backend == MOONCAKE:
+        args.add(
+            "--kv-connector", "mooncake", why="the protocol in which it introduces decode to prefill; NIXL by default"
+        )
     for draft in engines:
         if draft.role == "prefill":
-            bootstrap = [] if vllm else [f"{{port:{draft.name}/bootstrap}}"]
+            bootstrap = [f"{{port:{draft.name}/bootstrap}}"] if "bootstrap" in draft.ports else []
             args.add("--prefill", url(draft), *bootstrap, why="an engine, and where decode asks it for the cache")
         else:
             args.add("--decode", url(draft), why="an engine")

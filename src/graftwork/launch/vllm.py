@@ -15,8 +15,10 @@ from graftwork.launch.flags import table
 from graftwork.launch.placeholders import escape
 from graftwork.launch.topology import Engine
 
-# Connectors by which two engines exchange KV (vllm/distributed/kv_transfer/kv_connector/factory.py).
-PAIRING = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector")
+# Connectors by which two engines exchange KV (vllm/distributed/kv_transfer/kv_connector/factory.py); MoRIIO's wants
+# ports of its own in its configuration and does not start without.
+MOONCAKE = "MooncakeConnector"
+PAIRING = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", MOONCAKE)
 TIMEOUT = "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"
 
 
@@ -161,7 +163,10 @@ def _events(plan: Plan, engine: Engine, draft: Draft, first: str) -> None:
 def _transfer(plan: Plan, engine: Engine, draft: Draft, first: str) -> None:
     backend = plan.recipe.transfer.backend
     if backend and backend not in PAIRING:
-        raise UsageError(f"transfer.backend {backend}: vLLM pairs engines by one of {', '.join(PAIRING)}")
+        raise UsageError(
+            f"transfer.backend {backend}: vLLM pairs engines by one of {', '.join(PAIRING)}",
+            hint="for any other give --kv-transfer-config in args",
+        )
     config = store.transfer_config(store.connectors(plan, engine))
     if config is not None:
         draft.checked.add("--kv-transfer-config", config, why=_why_connectors(config))
@@ -169,7 +174,16 @@ def _transfer(plan: Plan, engine: Engine, draft: Draft, first: str) -> None:
     said = json.dumps(draft.checked.data("--kv-transfer-config"))
     if store.CONNECTOR in said and draft.env.value("MOONCAKE_CONFIG_PATH") is None:
         plan.warn(f"{draft.name}: {store.CONNECTOR} is the user's word and stays, but no store is in reach: vLLM ends")
-    if engine.role == "mixed" or not (backend or PAIRING[0]).startswith("Nixl"):
+    if engine.role == "mixed":
+        return
+    if backend == MOONCAKE:
+        # One for each rank that runs apart, else one for the engine (mooncake_connector.py, bootstrap server).
+        apart = engine.leg.ranks == "apart" and engine.leg.dp > 1
+        head = draft.name if apart else name_of(engine, 0)
+        if draft.name == head:
+            draft.ports["bootstrap"] = 1
+        why = "8998, the default, is shared by all processes of a node"
+        draft.env.add("VLLM_MOONCAKE_BOOTSTRAP_PORT", f"{{port:{head}/bootstrap}}", why)
         return
     if draft.name == first:
         draft.ports["nixl"] = engine.leg.dp
