@@ -60,6 +60,8 @@ def test_explain_shows_the_users_word_and_what_it_replaces(
 ) -> None:
     assert graftwork(monkeypatch, recipe, "--explain", "--set", "mixed.seats=7") == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = lines.index("python3 -m vllm.entrypoints.cli.main serve")
+    assert lines[at + 1 : at + 3] == ["/m", "derived: the model of the recipe"]
     at = lines.index("--max-num-seqs 9")
     assert lines[at + 1] == "user: given by the recipe's user (in place of --max-num-seqs 7)"
     arguments = [at for at, line in enumerate(lines) if line.startswith("--")]

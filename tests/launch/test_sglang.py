@@ -133,6 +133,18 @@ def test_what_sglang_would_refuse_or_wedge_on(changes: dict[str, Any], says: str
         rendered(SGLANG, **changes)
 
 
+def test_a_decode_leg_may_write_back_with_a_backend_of_its_own() -> None:
+    said = ["--disaggregation-decode-enable-offload-kvcache", "--hicache_storage_backend", "mooncake"]
+    found = rendered(SGLANG, kvd=KVD, prefill__hicache_gb=8, decode__args=said)
+    assert value(found, "decode-0", "--hicache-storage-backend") == "mooncake"
+    assert value(found, "prefill-0", "--hicache-storage-backend") == "dynamic"
+
+
+def test_a_local_build_of_a_release_has_its_arguments_and_rules() -> None:
+    found = rendered(SGLANG, version="0.5.23+rocm720", mtp={}, kv_events=EVENTS)
+    assert RADIX in component(found, "decode-0").argv and found.deployment.version == "0.5.23+rocm720"
+
+
 def test_a_users_hierarchical_cache_on_decode_is_left_with_a_warning() -> None:
     found = rendered(SGLANG, decode__args=["--enable-hierarchical-cache"])
     assert "--enable-hierarchical-cache" in component(found, "decode-0").argv

@@ -21,6 +21,7 @@ class Explained(msgspec.Struct, frozen=True):
     """Why a component's arguments and environment are what they are; *notes* say what is not there."""
 
     component: str
+    program: str
     arguments: list[Line]
     environment: list[Line]
     notes: list[str]
@@ -105,7 +106,7 @@ class Draft:
             order=self.order,
             drain_s=self.drain_s,
         )
-        return component, Explained(self.name, lines, env_lines, self.notes)
+        return component, Explained(self.name, " ".join(self.prefix), lines, env_lines, self.notes)
 
     def _fixed(self) -> dict[str, int]:
         """The own ports that the user has chosen: in the arguments, the environment, or the words of a program."""

@@ -53,8 +53,8 @@ def release(engine: Literal["sglang", "vllm"], version: str, patches: frozenset[
     except InvalidVersion as error:
         raise UsageError(str(error)) from None
     if engine == "sglang":
-        _known(engine, version)
-        return Release(engine, version, version, "sglang", decode_radix_with=_RADIX[version])
+        _known(engine, parsed.public)
+        return Release(engine, version, parsed.public, "sglang", decode_radix_with=_RADIX[parsed.public])
     if re.search(r"(^|[.])hisparse([.]|$)", parsed.local or "") and parsed.release[:2] == (0, 24):
         return Release(engine, version, "0.24.0", "attention-config", frozenset({"x86_64"}), _CUDA)
     table = parsed.public

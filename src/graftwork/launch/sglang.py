@@ -239,8 +239,8 @@ def _environment(plan: Plan, draft: Draft) -> None:
 
 def _refuse(plan: Plan, engine: Engine, draft: Draft) -> None:
     """Combinations that the engine would refuse after minutes, or take and wedge."""
-    args, recipe = draft.checked, plan.recipe
-    if args.has(OFFLOAD) and (recipe.kvd is not None or not args.has("--hicache-storage-backend")):
+    args = draft.checked
+    if args.has(OFFLOAD) and not args.has("--hicache-storage-backend"):
         raise UsageError(
             f"{draft.name}: {OFFLOAD} needs a storage backend of its own on the decode leg, and kvd is none",
             hint="give --hicache-storage-backend with it, or leave it out",

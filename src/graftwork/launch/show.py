@@ -57,6 +57,7 @@ def _explained(component: Component, why: Explained, screen: Screen) -> None:
         for name, count in component.ports.items()
     )
     screen.line(f"  {screen.style(component.name, 'bold')}{f', ports {ports}' if ports else ''}")
+    screen.line(f"    {readable(why.program)}")
     for line in [*why.arguments, *why.environment]:
         _reason(line, screen)
     for note in why.notes:

@@ -92,7 +92,7 @@ def _client(plan: Plan, store: KvCacheOffload, master: int, node: int) -> Draft:
     if store.device:
         draft.word(f"-device_names={escape(store.device)}", why="the devices of the recipe")
     count = len(nodes_in_scope(plan.recipe))
-    why = f"what this node gives; {count} nodes make a pool of {count * store.cpu_gib:g} GiB"
+    why = f"what this node gives; the pool has {count} x {store.cpu_gib:g} GiB"
     draft.word(f"-global_segment_size={int(store.cpu_gib * GIB)}", why=why)
     if store.disk_gib:
         draft.word("-enable_offload=true", why="blocks go on to disk")

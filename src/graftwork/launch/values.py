@@ -83,8 +83,9 @@ def check_value(table: Table, flag: Flag, template: str) -> None:
             float(value)
         elif flag.type == "json" and value.lstrip().startswith(("{", "[")):
             json.loads(value)
-    except ValueError as error:
-        raise UsageError(f"{table.label}: {flag.name} cannot be {value!r}: {error}") from None
+    except ValueError:
+        kind = {"int": "a whole number", "float": "a number", "json": "JSON"}[flag.type]
+        raise UsageError(f"{table.label}: {flag.name} cannot be {value!r}: it is not {kind}") from None
 
 
 def template(value: object) -> str:

@@ -48,7 +48,7 @@ def _process(plan: Plan, engine: Engine, place: int, local: int | None, rank: in
         name_of(engine, place, None if local is None else rank),
         engine.role,
         engine.nodes[place],
-        [plan.contents.interpreter, "-m", "vllm.entrypoints.cli.main", "serve", escape(recipe.model.path)],
+        [plan.contents.interpreter, "-m", "vllm.entrypoints.cli.main", "serve"],
         Ready(kind="http", port="http", path="/health", bound_s=recipe.bounds.ready_s) if head else Ready(kind="none"),
         recipe.bounds.engine_s,
         args=Arguments(table("vllm", plan.release.table), leg.args, leg.drop, plan.warnings),
@@ -72,6 +72,7 @@ def _process(plan: Plan, engine: Engine, place: int, local: int | None, rank: in
 
 def _basics(plan: Plan, draft: Draft, head: bool) -> None:
     model, args = plan.recipe.model, draft.checked
+    draft.word(escape(model.path), why="the model of the recipe")
     args.add("--served-model-name", escape(model.served_name), why="the name that clients use")
     if head:
         args.add("--host", "0.0.0.0", why="peers and the router reach it from other nodes")

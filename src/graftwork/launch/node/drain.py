@@ -50,20 +50,19 @@ def _end(children: list[Child], deadline: float) -> list[str]:
     killed: list[str] = []
     begin = time.monotonic()
     for child in sorted(children, key=lambda child: child.drain_s):
-        if not _until(partial(_gone, child, children), min(deadline, begin + child.drain_s)):
+        if not _until(partial(_gone, [child], children), min(deadline, begin + child.drain_s)):
             say(f"{child.name}: not ended in its time, killed")
             child.kill()
             killed.append(child.name)
-    _until(lambda: all(child.gone(processes.table()) for child in children), time.monotonic() + KILL_S)
+    _until(partial(_gone, children, children), time.monotonic() + KILL_S)
     return killed
 
 
-def _gone(child: Child, others: list[Child]) -> bool:
-    """Whether *child* has gone; *others* are looked at too, as a store's leftovers have to be told."""
+def _gone(wanted: list[Child], children: list[Child]) -> bool:
+    """Whether *wanted* have gone; all *children* are looked at, as a store's leftovers have to be told."""
     now = processes.table()
-    for other in others:
-        other.gone(now)
-    return child.gone(now)
+    gone = [child for child in children if child.gone(now)]
+    return all(child in gone for child in wanted)
 
 
 def _all_stopped(board: Board, names: list[str]) -> bool:
