@@ -88,12 +88,11 @@ def plan_folders(folder: Path) -> None:
     from graftwork.catalog.catalog import Catalog
     from graftwork.patching.overlay import Overlay
     from graftwork.trees.folder import FolderTree
-    from graftwork.upstream.matrix import platforms_of
     from graftwork.upstream.matrix_work import plan_alone
 
     catalog = Catalog.find(ROOT)
     patches = [catalog.patch(name) for name in catalog.patch_ids if name.startswith("sglang/")]
-    platforms = platforms_of(catalog, patches)
+    platforms = catalog.platforms_of(patches)
     states = {}
     for tree in sorted(folder.iterdir()):
         over = Overlay(FolderTree(tree))

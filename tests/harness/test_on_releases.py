@@ -13,7 +13,7 @@ from upstream.toy_releases import ToyIndex, toy_catalog, toy_index
 from graftwork.errors import UsageError
 from graftwork.harness.on_releases import own_tests
 from graftwork.trees.cache import Cache
-from graftwork.upstream.matrix import Question, make_matrix, platforms_of
+from graftwork.upstream.matrix import Question, make_matrix
 from graftwork.upstream.matrix_cells import OwnTests
 from graftwork.upstream.releases import FirstUse, find_releases, in_range
 
@@ -59,7 +59,7 @@ def ran(toy: Toy, index: ToyIndex, text: str, monkeypatch: pytest.MonkeyPatch) -
     client, _ = index.client(cache)
     patches = tuple(toy.patches)
     releases = find_releases(client, "toy", {}, FirstUse(cache), in_range(">=0.9,<=1.3", patches))
-    question = Question(patches, platforms_of(toy.catalog, patches), tuple(releases))
+    question = Question(patches, toy.catalog.platforms_of(patches), tuple(releases))
     made = make_matrix(question, cache, client, jobs=1)
     found, cost = own_tests(question, made.cells, cache, client, jobs=1)
     assert cost.moved_bytes > 0, "the file with the version is read for the tests alone"

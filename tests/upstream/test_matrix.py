@@ -12,7 +12,7 @@ from upstream.toy_releases import SOURCES, STATES, ToyIndex, toy_catalog, toy_in
 from graftwork.catalog.catalog import Catalog
 from graftwork.errors import GraftworkError, PinError, UnreachableError, UsageError
 from graftwork.trees.cache import Cache
-from graftwork.upstream.matrix import Matrix, Question, make_matrix, platforms_of
+from graftwork.upstream.matrix import Matrix, Question, make_matrix
 from graftwork.upstream.matrix_cells import Cell, encode, load_cells
 from graftwork.upstream.releases import FirstUse, find_releases, in_range
 
@@ -39,7 +39,7 @@ def make(
     client, _ = index.client(cache, offline=offline)
     patches = tuple(toy.patch(name) for name in toy.patch_ids)
     releases = find_releases(client, "toy", {}, FirstUse(cache), in_range(spec, patches))
-    return make_matrix(Question(patches, platforms_of(toy, patches), tuple(releases)), cache, client, jobs=1)
+    return make_matrix(Question(patches, toy.platforms_of(patches), tuple(releases)), cache, client, jobs=1)
 
 
 @pytest.fixture(scope="module")

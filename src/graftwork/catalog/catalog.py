@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from graftwork.catalog import rules
-from graftwork.catalog.patches import Edit, Marker, Mutant, MutantFile, PatchFile, RevisionFile
+from graftwork.catalog.patches import Edit, Marker, Mutant, MutantFile, PatchFile, Platform, RevisionFile
 from graftwork.catalog.seen import UpstreamFile, load_seen
 from graftwork.catalog.targets import Lock, Target, WheelPin, machine_of
 from graftwork.catalog.toml import line_of, load
@@ -40,6 +41,11 @@ class Patch:
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def engine(self) -> str:
+        """The engine that it is for, which is also the name of the engine's package."""
+        return self.spec.id.partition("/")[0]
 
     @property
     def label(self) -> str:
@@ -133,6 +139,17 @@ class Catalog:
         loaded = [self.patch(patch_id(name)) for name in target.patches]
         rules.check_order([patch.spec for patch in loaded], self.target_file(target.name))
         return loaded
+
+    def platforms_of(self, patches: Sequence[Patch]) -> dict[str, Platform]:
+        """Patch id -> the platform to look at it on where no target is named: its first, else that of a target with it.
+
+        Looked at on a platform that needs no patch, every release would say just that.
+        """
+        found = {patch.id: patch.spec.platforms[0] for patch in patches if patch.spec.platforms}
+        for target in map(self.target, self.target_names):
+            for listed in target.patches:
+                found.setdefault(listed, target.platform)
+        return {patch.id: found.get(patch.id, "cuda") for patch in patches}
 
     def check(self) -> None:
         """Load everything there is, so that one run shows that the whole catalog is sound."""

@@ -87,7 +87,7 @@ class Wanted:
         """The patches by engine."""
         by_engine: dict[str, list[Patch]] = {}
         for patch in self.patches:
-            by_engine.setdefault(patch.id.partition("/")[0], []).append(patch)
+            by_engine.setdefault(patch.engine, []).append(patch)
         return by_engine
 
 
@@ -120,7 +120,7 @@ def _matrix(
     wanted: Wanted, engine: str, patches: list[Patch], cache: Cache, index: PackageIndex, jobs: int, run_tests: bool
 ) -> Matrix:
     from graftwork.upstream import releases
-    from graftwork.upstream.matrix import Question, make_matrix, platforms_of, with_tests
+    from graftwork.upstream.matrix import Question, make_matrix, with_tests
 
     chosen = releases.find_releases(
         index,
@@ -134,7 +134,7 @@ def _matrix(
             f"no release of {engine} in {wanted.versions or 'the default range'}",
             hint="give another --versions, or check 'pip config list': the wheels come from pip's sources",
         )
-    platforms = platforms_of(wanted.catalog, patches)
+    platforms = wanted.catalog.platforms_of(patches)
     if wanted.target is not None:
         platforms = dict.fromkeys(platforms, wanted.target.platform)
     question = Question(tuple(patches), platforms, tuple(chosen))

@@ -118,10 +118,8 @@ def patch_tree(
     from dataclasses import replace
 
     wanted = target_of(catalog, patch, target) if target or (folder is None and version is None) else None
-    engine_name = patch.id.partition("/")[0]
-    with engine_tree(screen, catalog, engine_name, folder, wanted, version) as (tree, engine):
-        platforms = patch.spec.platforms
-        yield tree, engine if wanted or not platforms else replace(engine, platform=platforms[0])
+    with engine_tree(screen, catalog, patch.engine, folder, wanted, version) as (tree, engine):
+        yield tree, engine if wanted else replace(engine, platform=catalog.platforms_of([patch])[patch.id])
 
 
 def target_of(catalog: Catalog, patch: Patch, name: str | None) -> Target | None:

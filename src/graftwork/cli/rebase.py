@@ -49,10 +49,9 @@ def command(
     from graftwork.upstream.rebase import rebase
 
     loaded = found.patch_named(patch)
-    engine_name = loaded.id.partition("/")[0]
     with ExitStack() as stack:
         base, old = stack.enter_context(opening.patch_tree(screen, found, loaded, base_folder, None, since))
-        onto, new = stack.enter_context(opening.engine_tree(screen, found, engine_name, folder, None, to))
+        onto, new = stack.enter_context(opening.engine_tree(screen, found, loaded.engine, folder, None, to))
         settled = _settled(work)
         made = rebase(loaded, base, old, onto, replace(new, platform=old.platform), candidates, settled)
     screen.step("patch", f"{loaded.id} {loaded.spec.revision}: {old.version} -> {new.version}")

@@ -51,17 +51,16 @@ def command(
     from graftwork.trees.folder import open_folder
 
     loaded = found.patch_named(patch)
-    package = loaded.id.partition("/")[0]
     with opening.patch_tree(screen, found, loaded, pristine, target_name, engine_version) as (tree, engine):
         base = Overlay(tree)
         if edited is None:
             made = refresh.recut_anchors(loaded, base, engine)
         else:
-            folder = open_folder(edited, package)
+            folder = open_folder(edited, loaded.engine)
             target = opening.target_of(found, loaded, target_name)
             others = found.patches(target) if target else []
             base = refresh.base_of(loaded, others, base, Overlay(folder), engine)
-            files = refresh.changed_files(folder, base, package)
+            files = refresh.changed_files(folder, base, loaded.engine)
             if _same(loaded, base, files, engine):
                 screen.result(f"{edited} has {loaded.label} as it is: nothing to take over")
                 return 0

@@ -100,7 +100,6 @@ class Status:
         from graftwork.upstream.answers import Answers
         from graftwork.upstream.github import GitHub
         from graftwork.upstream.history import History
-        from graftwork.upstream.matrix import platforms_of
         from graftwork.upstream.status import Refresh
 
         cache = Cache(warn=self.screen.warn)
@@ -108,7 +107,7 @@ class Status:
         history = History(clone) if clone is not None else None
         with contextlib.ExitStack() as stack:
             opened = Opened(self.catalog, cache, self.patches, stack, offline)
-            job = Refresh(self.patches, github, opened, platforms_of(self.catalog, self.patches), history)
+            job = Refresh(self.patches, github, opened, self.catalog.platforms_of(self.patches), history)
             evidence = job.run()
         how = "from the cache" if offline else "with a token" if github.token else "without a token"
         self.screen.step("asked", f"{github.root}: {github.asked} requests, {how}")
@@ -238,7 +237,7 @@ class Opened:
 
         index = PackageIndex(pages=PageCache(self.cache, offline=self.offline))
         notes, pins = releases.FirstUse(self.cache), releases.locked_pins(self.catalog, engine)
-        wanted = releases.in_range("", [patch for patch in self.patches if patch.id.startswith(f"{engine}/")])
+        wanted = releases.in_range("", [patch for patch in self.patches if patch.engine == engine])
         found = []
         for release in releases.find_releases(index, engine, pins, notes, wanted):
             tree = releases.open_release(release, self.cache, index)

@@ -66,7 +66,7 @@ def _jobs(stages: Iterable[tuple[str, Stage]], waiting: deque[_Matrix], limit: f
     for target, stage in stages:
         matrix = _Matrix(target, stage)
         waiting.append(matrix)
-        tests, engine = stage.patch.folder / "tests", stage.patch.id.partition("/")[0]
+        tests, engine = stage.patch.folder / "tests", stage.patch.engine
         version = str(stage.plan.engine.version)
         for variant in stage.variants():
             key = _key(stage.patch.id, version, variant) if variant.files else ""

@@ -182,8 +182,8 @@ class Stage:
 
     def _files(self, over: Overlay) -> dict[str, bytes]:
         """What the tests may read: the files of the edits, those under ``reads``, and the version."""
-        package = self.patch.id.partition("/")[0]
-        wanted = {*_touched(self.patch), *self.patch.spec.reads, f"{package}/_version.py", f"{package}/version.py"}
+        engine = self.patch.engine
+        wanted = {*_touched(self.patch), *self.patch.spec.reads, f"{engine}/_version.py", f"{engine}/version.py"}
         found = {path: over.bytes_of(path) for path in sorted(wanted)}
         return {path: data for path, data in found.items() if data is not None}
 

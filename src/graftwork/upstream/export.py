@@ -47,7 +47,7 @@ def export(patch: Patch, tree: Tree, engine: Engine) -> Commit:
     new = {change.path: change.new for change in planned.changes}
     marked = [marker for marker in markers.in_force(patch.spec.marker, engine.version) if marker.file in new]
     done = strip(_texts(old, tree), _texts(new, tree), marked)
-    prefix = _LAYOUT.get(patch.id.partition("/")[0], "")
+    prefix = _LAYOUT.get(patch.engine, "")
     paths = tuple(prefix + path for path in sorted(done.texts))
     before = {prefix + path: data for path, data in old.items() if data is not None}
     after = {prefix + path: text.encode("utf-8") for path, text in done.texts.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from graftwork.catalog.catalog import Catalog, Patch
+from graftwork.catalog.catalog import Patch
 from graftwork.errors import CatalogError, GraftworkError, UnreachableError, UsageError
 from graftwork.names import RelPath, Sha256
 from graftwork.patching.overlay import Overlay
@@ -49,19 +49,6 @@ class Matrix:
     cells: list[Cell]
     traffic: Traffic
     whole: list[str] = field(default_factory=list)  # wheels that were downloaded whole
-
-
-def platforms_of(catalog: Catalog, patches: Sequence[Patch]) -> dict[str, str]:
-    """The platform that each patch is planned for: its own first one, else that of a target that lists it.
-
-    A matrix is about releases: planned for a platform that needs no patch, every cell would say just that.
-    """
-    found = {patch.id: patch.spec.platforms[0] for patch in patches if patch.spec.platforms}
-    for name in catalog.target_names:
-        target = catalog.target(name)
-        for listed in target.patches:
-            found.setdefault(listed, target.platform)
-    return {patch.id: found.get(patch.id, "cuda") for patch in patches}
 
 
 def cores() -> int:

@@ -138,7 +138,7 @@ class Proposer:
         """An [[obsolete_when]] for each new definition of the change in a file that the patch edits, to choose from."""
         files = {getattr(edit, "file", "") for edit in patch.spec.edit}
         tables = []
-        for change in self.changes_of(ref, patch.id.partition("/")[0]):
+        for change in self.changes_of(ref, patch.engine):
             for line in change.added if change.file in files else ():
                 found = _DEFINED.match(line)  # at module level only: other lines are indented
                 name = (found[1] or found[2]) if found else None

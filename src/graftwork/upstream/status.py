@@ -71,7 +71,7 @@ class Refresh:
     def _contained(self, seen: Mapping[str, Seen]) -> dict[tuple[str, str], list[Contained]]:
         """(engine, reference) -> evidence, of every merged pull request."""
         held: dict[tuple[str, str], list[Contained]] = {}
-        wanted = dict.fromkeys((_engine(patch), row.ref) for patch in self.patches for row in patch.spec.upstream)
+        wanted = dict.fromkeys((patch.engine, row.ref) for patch in self.patches for row in patch.spec.upstream)
         for engine, ref in wanted:
             row = seen.get(ref)
             if row is None or row.kind != "pull" or row.state != "merged":
@@ -98,8 +98,8 @@ class Refresh:
     def _scans(self) -> list[collisions.Found]:
         """One scan for each repository in which changes to an engine are proposed."""
         done = []
-        for engine in dict.fromkeys(map(_engine, self.patches)):
-            mine = [patch for patch in self.patches if _engine(patch) == engine]
+        for engine in dict.fromkeys(patch.engine for patch in self.patches):
+            mine = [patch for patch in self.patches if patch.engine == engine]
             for repository in _repositories(mine):
                 try:
                     if releases := self.releases(engine):
@@ -112,7 +112,7 @@ class Refresh:
 
     def _anchors(self, patch: Patch, tree: Tree, version: Version) -> list[Place]:
         """Where *patch* would be cut in; nowhere if the release does not need it, or is not Python that we can read."""
-        platform = self.platforms.get(patch.id, "cpu")
+        platform = self.platforms[patch.id]
         if plan_alone(tree, patch, version, platform).state in (State.OBSOLETE, State.NOT_NEEDED):
             return []
         try:
@@ -132,7 +132,7 @@ class Refresh:
         for row in patch.spec.upstream:
             now = seen.get(row.ref) or old.seen(row.ref)
             refs += [now] if now else []
-            decided = held.get((_engine(patch), row.ref))
+            decided = held.get((patch.engine, row.ref))
             contained += [item for item in old.contained if item.ref == row.ref] if decided is None else decided
         mine = [done for done in scans if patch.id in done.collisions]
         whole = {done.scan.repository for done in mine if done.scan.looked_at == done.scan.open}
@@ -148,10 +148,6 @@ class Refresh:
             collisions=[item for item in near if item.ref not in own],
             scans=[done.scan for done in mine] + [scan for scan in old.scans if scan.repository not in scanned],
         )
-
-
-def _engine(patch: Patch) -> str:
-    return patch.id.partition("/")[0]
 
 
 def _repository(ref: str) -> str:
