@@ -91,6 +91,26 @@ def test_a_squash(clone: Clone) -> None:
     assert (found.first, found.present, found.absent, found.note) == ("1.0", ["1.0"], ["0.9"], "")
 
 
+def test_the_first_commit_of_all(clone: Clone) -> None:
+    sha = clone.git("rev-parse", "HEAD")
+    clone.commit("more", TOY_SOURCE + PAGE)
+    clone.tag("1.0")
+    assert clone.contained(sha).present == ["0.9", "1.0"]
+    assert clone.events(sha, "1.0") == ["landed"]
+
+
+def test_git_is_asked_about_a_change_once(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    sha = clone.commit("Take the smaller one (#7)", FIXED)
+    for version in ("1.0", "1.1", "1.2"):
+        clone.tag(version)
+    asked: list[str] = []
+    diff, ids = History._diff, History._patch_ids
+    monkeypatch.setattr(History, "_diff", lambda *args, **more: (asked.append("diff"), diff(*args, **more))[1])
+    monkeypatch.setattr(History, "_patch_ids", lambda *args: (asked.append("log"), ids(*args))[1])
+    assert clone.contained(sha).present == ["1.0", "1.1", "1.2"]
+    assert asked == ["diff", "diff", "log"]
+
+
 def test_a_merge_of_two_commits(clone: Clone) -> None:
     clone.git("checkout", "-q", "-b", "topic")
     half = TOY_SOURCE.replace("count = rows", "count = smaller_of(rows, padded)")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,19 @@ class Event:
 
     what: str
     commit: str
+
+
+@dataclass(frozen=True)
+class _Landed:
+    """What git says of a merged change: its diff, the patch-ids of that and of its inverse ('' for a root commit).
+
+    ``later``: commit -> patch-id, of all that touch the same files and are in a tag; merges have none.
+    """
+
+    diff: str
+    own: str
+    inverse: str
+    later: Mapping[str, str]
 
 
 class TagTree:
@@ -84,6 +98,7 @@ class History:
         except (InvalidGitRepositoryError, NoSuchPathError) as error:
             hint = "Give --history the folder of a clone of upstream with its tags."
             raise UsageError(f"{folder}: not a git repository", hint=hint) from error
+        self._known: dict[str, _Landed] = {}
 
     @cached_property
     def tags(self) -> dict[Version, Commit]:
@@ -108,7 +123,7 @@ class History:
 
     def _contained(self, ref: str, sha: str, engine: str, as_of: str, since: Version | None) -> Contained:
         commit = self._commit(sha, ref)
-        changes = from_diff(self._diff(commit), engine)
+        changes = from_diff(self._landed(commit).diff, engine)
         verdicts: dict[Version, tuple[Verdict, str]] = {}
         for version, tag in self.tags.items():
             if since is not None and version < since:
@@ -133,25 +148,22 @@ class History:
         request's number as squashed merges do; it takes the change out if it says so or is its exact inverse.
         """
         number = ref.partition("#")[2]
-        base = self._base(landed, tag)
-        ids = self._patch_ids(f"{base}..{tag.hexsha}" if base else tag.hexsha, self._files(landed))
-        own = self._patch_id(self._diff(landed))
-        inverse = self._patch_id(self._diff(landed, backwards=True))
+        own = self._landed(landed)
         into, out = {landed.hexsha}, set[str]()
         events: list[Event] = []
-        for commit in self._commits(base, tag):
+        for commit in self._commits(self._base(landed, tag), tag):
             message = str(commit.message)
             undone = _REVERTS.findall(message)
             subject = message.partition("\n")[0]
             if _names(undone, out):
                 into.add(commit.hexsha)
                 events.append(Event("landed again", commit.hexsha))
-            elif _names(undone, into) or (ids.get(commit.hexsha) == inverse and inverse):
+            elif _names(undone, into) or (own.inverse and own.later.get(commit.hexsha) == own.inverse):
                 out.add(commit.hexsha)
                 events.append(Event("reverted", commit.hexsha))
             elif (
                 commit == landed
-                or (own and ids.get(commit.hexsha) == own)
+                or (own.own and own.later.get(commit.hexsha) == own.own)
                 or _names(_PICKED.findall(message), into)
                 or (f"(#{number})" in subject and not subject.startswith(("Revert", "[Revert]")))
             ):
@@ -170,8 +182,7 @@ class History:
 
     def _base(self, landed: Commit, tag: Commit) -> str:
         """The commit before which nothing of the change can be in *tag*; empty where they share nothing."""
-        start = landed.parents[0] if landed.parents else landed
-        found = self.repo.merge_base(start, tag)
+        found = self.repo.merge_base(landed.parents[0], tag) if landed.parents else []
         return found[0].hexsha if found and found[0] is not None else ""
 
     def _commits(self, base: str, tag: Commit) -> Iterator[Commit]:
@@ -180,8 +191,14 @@ class History:
             f"{base}..{tag.hexsha}" if base else tag.hexsha, reverse=True, topo_order=True
         )
 
-    def _files(self, commit: Commit) -> list[str]:
-        return [line[6:] for line in self._diff(commit).splitlines() if line.startswith(("+++ b/", "--- a/"))]
+    def _landed(self, commit: Commit) -> _Landed:
+        """What git says of *commit*; asked once, however many tags are looked at."""
+        if commit.hexsha not in self._known:
+            diff = self._diff(commit)
+            files = {line[6:] for line in diff.splitlines() if line.startswith(("+++ b/", "--- a/"))}
+            inverse = self._patch_id(self._diff(commit, backwards=True)) if commit.parents else ""
+            self._known[commit.hexsha] = _Landed(diff, self._patch_id(diff), inverse, self._patch_ids(commit, files))
+        return self._known[commit.hexsha]
 
     def _diff(self, commit: Commit, backwards: bool = False) -> str:
         """The commit's own change against its first parent: of a merge, all that it brought in."""
@@ -193,16 +210,15 @@ class History:
     def _patch_id(self, diff: str) -> str:
         return next((row.split()[0] for row in self._run_patch_id(diff)), "")
 
-    def _patch_ids(self, range_: str, files: Sequence[str]) -> dict[str, str]:
-        """Commit -> patch-id, of every commit in *range_* that touches *files*; merges have none."""
-        if not files:
+    def _patch_ids(self, landed: Commit, files: Collection[str]) -> dict[str, str]:
+        """Commit -> patch-id, of every commit that touches *files* and is in a tag, but not before *landed*."""
+        if not files or not self.tags:
             return {}
-        log = self.repo.git.log(range_, "-p", *_SHOWN, "--", *sorted(set(files)), strip_newline_in_stdout=False)
+        wanted = [tag.hexsha for tag in self.tags.values()] + [f"^{parent.hexsha}" for parent in landed.parents[:1]]
+        log = self.repo.git.log("-p", *_SHOWN, *wanted, "--", *sorted(files), strip_newline_in_stdout=False)
         return {sha: own for own, sha in (row.split() for row in self._run_patch_id(str(log)))}
 
     def _run_patch_id(self, text: str) -> list[str]:
-        import tempfile
-
         with tempfile.TemporaryFile() as file:
             file.write(text.encode("utf-8", "surrogateescape"))
             file.seek(0)
