@@ -7,7 +7,7 @@ from decoding import Decoding, live
 from hot_kv.kernels_launch import Tuning
 from hot_kv.state import HotShape
 
-STEPS = 50
+STEPS = 40
 # layers, regions, slots, topk, row bytes, page, tuning
 CASES = {
     "no slack": (1, 3, 8, 8, 656, 16, Tuning(copy_programs=1, copy_rows=1)),
@@ -35,7 +35,7 @@ def test_a_few_steps_at_full_size(slots: int, row_bytes: int) -> None:
     shape = HotShape(1, 2, slots, 2048, max_len=12_288, row_bytes=row_bytes, rows=2)
     engine = Decoding(shape, blocks=2 * 12_288 // 64 + 1, seed=slots, bins=1024)
     batch = [engine.add(tokens) for tokens in (9_000, 3_000)]
-    for _ in range(5):
+    for _ in range(3):
         engine.step(batch)
     assert engine.counted[0] > 2048
-    assert engine.counted[1] > slots
+    assert engine.counted[1] > 2 * 2048
