@@ -26,6 +26,7 @@ zmq = pytest.importorskip("zmq", reason="pyzmq is missing: the publishers send o
 
 TOKENS = tuple(range(50, 62))
 SGLANG = ("sglang", "0.5.15.post1", "sglang/srt/disaggregation/kv_events.py")
+SGLANG_MAPS = ("sglang", "0.5.23", SGLANG[2])
 VLLM = ("vllm", "0.24.0", "vllm/distributed/kv_events.py")
 
 
@@ -35,6 +36,8 @@ def events_module(folder: Path, engine: str, version: str, path: str) -> Iterato
     file = folder / f"{engine}_kv_events.py"
     file.write_bytes(wheel_file(engine, version, path))
     stubs = [
+        stub("sglang.srt.runtime_context", get_parallel=object),
+        stub("sglang.srt.utils.network", NetworkAddress=object),
         stub("vllm.config.kv_events", KVEventsConfig=object),
         stub("vllm.logger", init_logger=lambda name: SimpleNamespace(**dict.fromkeys(LOGS, print))),
         stub("vllm.v1.core.kv_cache_utils", ExternalBlockHash=bytes | int),
@@ -118,6 +121,17 @@ def test_sglang_flat_with_negative_names_on_its_rank(folder: Path) -> None:
         feed = run(module, 1, [[one], [two]])
     assert list(feed.ranks) == [1]
     assert feed.view(1).keys() == set(flat(TOKENS))
+
+
+def test_sglang_with_maps_and_a_salt(folder: Path) -> None:
+    """Events are maps since 0.5.23 at the latest; what was stored under a salt is no hit for a plain prompt."""
+    with events_module(folder, *SGLANG_MAPS) as module:
+        plain = sglang_stored(module, [1], None, list(TOKENS[:4]))
+        salted = sglang_stored(module, [5, 6], None, list(TOKENS[4:]))
+        salted.cache_salt = "s"
+        feed = run(module, 0, [[plain, salted], [module.BlockRemoved(block_hashes=[9], medium="GPU")]])
+    assert feed.view(0).match(TOKENS) == 1 and feed.view(0).match(TOKENS[4:]) == 0
+    assert (len(feed.view(0)), feed.counters.applied, feed.counters.forgotten) == (3, 3, 1)
 
 
 def test_sglang_pairs_give_the_keys_of_the_flat_tokens(folder: Path) -> None:

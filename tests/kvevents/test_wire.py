@@ -102,6 +102,7 @@ def test_an_unknown_tag_is_no_error() -> None:
         (stored(medium=3), "medium is 3"),
         (stored(lora_id="a"), "lora_id is 'a'"),
         (stored(group_idx=-1), "group_idx is -1"),
+        (stored(cache_salt=3), "cache_salt is 3"),
         (stored(extra_keys=[None, None]), "one entry for each of 1 blocks"),
         (stored(extra_keys=["salt"]), "an entry of extra_keys is no array"),
         (["BlockStored"], "block_size is None"),

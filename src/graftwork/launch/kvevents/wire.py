@@ -1,8 +1,8 @@
 """One payload of KV events, decoded and checked whole: an event is right in every part, or it is `Rejected`.
 
 Sources: ``sglang/srt/disaggregation/kv_events.py`` of SGLang 0.5.15.post1 (events are arrays, the tag first) and
-``vllm/distributed/kv_events.py`` of vLLM 0.24.0 (events are maps with the key ``type``). A batch is the array
-``[timestamp, events, rank?]`` in both. Which form an event has is seen from the event, so one decoder reads both.
+``vllm/distributed/kv_events.py`` of vLLM 0.24.0 (events are maps with the key ``type``), which SGLang 0.5.23 took over.
+A batch is the array ``[timestamp, events, rank?]`` in all. The form is seen from the event: one decoder reads both.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _stored(fields: Mapping[str, Any]) -> Stored:
         _text(fields, "medium") or GPU,
         pairs,
         lora if isinstance(lora, str) else _lora_id(fields.get("lora_id")),
-        _extra(fields.get("extra_keys"), len(hashes)),
+        _salted(_extra(fields.get("extra_keys"), len(hashes)), _text(fields, "cache_salt"), len(hashes)),
         _text(fields, "kv_cache_spec_kind"),
         _group(fields),
     )
@@ -195,6 +195,15 @@ def _extra(found: object, blocks: int) -> tuple[tuple[object, ...] | None, ...]:
     if not all(entry is None or isinstance(entry, list) for entry in found):
         raise ValueError("an entry of extra_keys is no array")
     return tuple(None if entry is None else tuple(entry) for entry in found)
+
+
+def _salted(
+    extra: tuple[tuple[object, ...] | None, ...], salt: str | None, blocks: int
+) -> tuple[tuple[object, ...] | None, ...]:
+    """*extra* with the salt of the request, which SGLang names apart and vLLM puts in there itself."""
+    if salt is None:
+        return extra
+    return tuple((*(entry or ()), salt) for entry in extra or (None,) * blocks)
 
 
 def _lora_id(found: object) -> str | None:
