@@ -247,6 +247,7 @@ def test_a_pod_has_the_time_of_its_drain(deployment: Deployment) -> None:
     spec = pod(deployment, 1)
     assert spec["terminationGracePeriodSeconds"] >= deployment.bounds.drain_s
     assert spec["shareProcessNamespace"] is True
+    assert spec["enableServiceLinks"] is False
 
 
 def test_readiness_allows_the_bound_of_a_start(deployment: Deployment) -> None:

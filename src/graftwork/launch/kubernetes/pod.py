@@ -54,6 +54,8 @@ def pod(deployment: Deployment, cluster: Cluster, names: Names, node: int) -> Js
     return {
         # A program that is the first process of its container ignores a SIGTERM that it does not handle.
         "shareProcessNamespace": True,
+        # Else a service called vllm would set VLLM_PORT to something that vLLM takes for its own.
+        "enableServiceLinks": False,
         "initContainers": first,
         "containers": containers,
         "volumes": _volumes(cluster, names),

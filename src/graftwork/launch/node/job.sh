@@ -10,7 +10,10 @@ run=$folder/jobs/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
 [ ! -e "$run" ] || mv "$run" "$run.$(date +%s)" || exit 1
 mkdir -p "$run" || exit 1
 say() { echo "graftwork $(date -u +%H:%M:%SZ) $*" >&2; }
-crashed() { compgen -G "$run/CRASH_*" >/dev/null; }
+crashed() {
+  local found=("$run"/CRASH_*)
+  [ -e "${found[0]}" ]
+}
 
 kill_wait=$(scontrol show config 2>/dev/null | sed -n 's/^KillWait *= *\([0-9]*\) sec$/\1/p')
 if [ "${kill_wait:-$drain_s}" -lt "$drain_s" ]; then
