@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from graftwork.catalog.catalog import Catalog
-from graftwork.cli import opening
+from graftwork.cli import opening, writing
 from graftwork.ui import Screen
 
 
@@ -47,7 +47,7 @@ def command(
     for name in marks.kept:
         screen.step("kept", f"{name}, as a name of the change itself")
     if out is not None:
-        opening.write(out, made.mail)
+        writing.write(out, made.mail)
         screen.result(f"wrote {out}: git am {out}, then run upstream's formatter")
     elif not screen.as_json:
         click.echo(made.mail.decode("utf-8"), nl=False)

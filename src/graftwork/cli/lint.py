@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from graftwork.catalog.catalog import Catalog
+from graftwork.cli import options
 from graftwork.errors import PolicyError, UnreachableError
 from graftwork.ui import Screen, error_dict
 
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 
 
 @click.command("lint")
+@options.checkout
 @click.argument("patches", nargs=-1, metavar="[PATCH]...")
 @click.option(
     "--orders/--no-orders", default=True, help="Also plan the targets' patches in every order (reads wheels)."
 )
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/.")
-def command(patches: tuple[str, ...], orders: bool, quiet: bool, as_json: bool, catalog: Path | None) -> int:
+def command(screen: Screen, found: Catalog, patches: tuple[str, ...], orders: bool) -> int:
     """Check the named patches, or all of them with the checkout's sources. Every problem has file and line."""
     from graftwork.harness import lint
 
-    screen, found = Screen(as_json=as_json, quiet=quiet), Catalog.find(catalog)
     names = lint.names_of(found, patches)
     problems = [problem for name in names for problem in lint.lint_patch(found, name)]
     if not patches:
@@ -65,7 +62,6 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 def _orders(screen: Screen, found: Catalog, names: list[str]) -> tuple[list[str], list[Problem]]:
     """The targets whose patches were planned in every order, and what is wrong with that."""
-    from graftwork.cli import options
     from graftwork.harness import lint
 
     checked: list[str] = []

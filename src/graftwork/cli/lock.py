@@ -8,8 +8,8 @@ import click
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Lock, Target
-from graftwork.cli import options
-from graftwork.errors import PinError, TreeError, UnreachableError, UsageError
+from graftwork.cli import options, writing
+from graftwork.errors import PinError, UnreachableError, UsageError
 from graftwork.ui import Screen, size
 
 
@@ -37,7 +37,6 @@ def command(screen: Screen, found: Catalog, wanted: Target, check: bool, base: s
 
 def _resolve(found: Catalog, target: Target, screen: Screen) -> Lock:
     from graftwork.catalog.targets import WheelPin
-    from graftwork.oci.layout import replace_file
     from graftwork.trees import locking
     from graftwork.trees.wheel import WheelTree
 
@@ -48,11 +47,7 @@ def _resolve(found: Catalog, target: Target, screen: Screen) -> Lock:
 
     lock = locking.resolve(target, fetch)
     file = found.lock_file(target.name)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, locking.dumped(lock))
-    except OSError as error:
-        raise TreeError(f"cannot write {file}: {error.strerror}", hint="Check its owner and space.") from error
+    writing.write(file, locking.dumped(lock), folders=True)
     return lock
 
 

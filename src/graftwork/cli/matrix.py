@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from graftwork.catalog.catalog import Catalog, Patch
+from graftwork.cli import options, writing
 from graftwork.errors import ProofError, UsageError
 from graftwork.ui import Screen, size
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("matrix")
+@options.checkout
 @click.option("--engine", metavar="E", help="Only the patches of this engine, such as sglang.")
 @click.option("--target", metavar="T", help="Only the patches of this target, for its platform.")
 @click.option("--patch", "names", metavar="P", multiple=True, help="Only this patch; can be given more than once.")
@@ -27,10 +29,9 @@ if TYPE_CHECKING:
 @click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write the matrix as a page.")
 @click.option("--offline", is_flag=True, help="Only what is in the cache; ask nobody.")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes; one for each core if not given.")
-@click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-@click.option("--json", "as_json", is_flag=True, help="The cells, as one JSON list on stdout.")
 def command(
+    screen: Screen,
+    found: Catalog,
     engine: str | None,
     target: str | None,
     names: tuple[str, ...],
@@ -39,30 +40,28 @@ def command(
     page: Path | None,
     offline: bool,
     jobs: int | None,
-    catalog: Path | None,
-    quiet: bool,
-    as_json: bool,
 ) -> int:
     """Show where every patch stands in every release of its engine, read in parts from the released wheels."""
     from graftwork.upstream import matrix_cells, matrix_text
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found = Catalog.find(catalog)
+    if page is not None:
+        writing.check(page)
     wanted = Wanted(found, engine, target, names, versions)
     cells = []
     for made in matrices(wanted, screen, offline=offline, jobs=jobs or 0, run_tests=run_tests):
         cells += made.cells
     matrix_text.show(cells, screen)
     if page is not None:
-        write(page, _page(cells), screen)
-    if as_json:
+        writing.write(page, _page(cells))
+        screen.step("written", str(page))
+    if screen.as_json:
         click.echo(matrix_cells.encode(cells), nl=False)
     failed = [f"{cell.patch} on {cell.version}" for cell in cells if cell.tests and cell.tests.failed]
     if failed:
         error = ProofError(
             f"tests failed: {', '.join(failed)}", hint="the anchors match, the fix does not work there: see the report"
         )
-        if as_json:  # stdout has its one document: the cells say what failed
+        if screen.as_json:  # stdout has its one document: the cells say what failed
             Screen(quiet=True).error(error)
             return error.exit_code
         raise error
@@ -160,17 +159,8 @@ def _chosen(catalog: Catalog, engine: str | None, listed: list[str] | None, name
     return [catalog.patch(one) for one in ids]
 
 
-def _page(cells: list[Cell]) -> str:
+def _page(cells: list[Cell]) -> bytes:
     from graftwork import __version__
     from graftwork.upstream.heat import matrix_page
 
-    return matrix_page(cells, f"graftwork {__version__} matrix")
-
-
-def write(file: Path, text: str, screen: Screen) -> None:
-    """Write a page and say so. UsageError when that is not possible."""
-    try:
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written ({error.strerror})", hint="name another file") from error
-    screen.step("written", str(file))
+    return matrix_page(cells, f"graftwork {__version__} matrix").encode("utf-8")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from graftwork.catalog.catalog import Catalog
-from graftwork.errors import PinError, TreeError, UsageError
+from graftwork.cli import options
+from graftwork.errors import PinError, UsageError
 from graftwork.ui import Screen
 
 if TYPE_CHECKING:
@@ -25,19 +25,7 @@ if TYPE_CHECKING:
 
 def for_patch(function: Callable[..., int]) -> Callable[..., int]:
     """PATCH, --catalog, --json and --quiet; *function* is given the screen, the catalog and the patch's name."""
-
-    @functools.wraps(function)
-    def call(patch: str, catalog: Path | None, as_json: bool, quiet: bool, **rest: Any) -> int:
-        return function(Screen(as_json=as_json, quiet=quiet), Catalog.find(catalog), patch, **rest)
-
-    for option in (
-        click.argument("patch", metavar="PATCH"),
-        click.option("--quiet", "-q", is_flag=True, help="Only the result and errors."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
-        click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/."),
-    ):
-        call = option(call)
-    return call
+    return options.checkout(click.argument("patch", metavar="PATCH")(function))
 
 
 def tree_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -57,7 +45,6 @@ def engine_tree(
     screen: Screen, catalog: Catalog, engine: str, folder: Path | None, target: Target | None, version: str | None
 ) -> Iterator[tuple[Tree, Engine]]:
     """The tree that the options name, and what engine it is. The platform is the target's; without one, ``cpu``."""
-    from graftwork.cli import options
     from graftwork.patching.assess import Engine
     from graftwork.trees.version import engine_version
 
@@ -126,13 +113,3 @@ def target_of(catalog: Catalog, patch: Patch, name: str | None) -> Target | None
     """The target called *name*, else the first one that has *patch*, if any."""
     targets = map(catalog.target, [name] if name else catalog.target_names)
     return next((item for item in targets if name or patch.id in item.patches), None)
-
-
-def write(file: Path, data: bytes) -> None:
-    """Write *file* in one step; TreeError if it cannot be."""
-    from graftwork.oci.layout import replace_file
-
-    try:
-        replace_file(file, data)
-    except OSError as error:
-        raise TreeError(f"{file}: cannot be written: {error.strerror}") from None

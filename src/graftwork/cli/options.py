@@ -24,23 +24,30 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def common(function: Callable[..., int]) -> Callable[..., int]:
-    """The target, --catalog, --json and --quiet; *function* is given the screen, the catalog and the target."""
+def checkout(function: Callable[..., int]) -> Callable[..., int]:
+    """--catalog, --json and --quiet; *function* is given the screen and the catalog."""
 
     @functools.wraps(function)
-    def call(target: str, catalog: Path | None, as_json: bool, quiet: bool, **rest: Any) -> int:
-        screen = Screen(as_json=as_json, quiet=quiet)
-        found = Catalog.find(catalog)
-        return function(screen, found, found.target(target), **rest)
+    def call(catalog: Path | None, as_json: bool, quiet: bool, **rest: Any) -> int:
+        return function(Screen(as_json=as_json, quiet=quiet), Catalog.find(catalog), **rest)
 
     for option in (
-        click.argument("target", metavar="TARGET"),
         click.option("--quiet", "-q", is_flag=True, help="Only the result and errors."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
         click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/."),
     ):
         call = option(call)
     return call
+
+
+def common(function: Callable[..., int]) -> Callable[..., int]:
+    """The target, --catalog, --json and --quiet; *function* is given the screen, the catalog and the target."""
+
+    @functools.wraps(function)
+    def call(screen: Screen, found: Catalog, target: str, **rest: Any) -> int:
+        return function(screen, found, found.target(target), **rest)
+
+    return checkout(click.argument("target", metavar="TARGET")(call))
 
 
 def tree_option(required: bool = False) -> Callable[[F], F]:

@@ -11,7 +11,7 @@ import click
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.catalog.targets import Target
-from graftwork.cli import options
+from graftwork.cli import options, writing
 from graftwork.errors import ProofError, UsageError
 from graftwork.ui import Screen
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("prove")
+@options.checkout
 @click.argument("targets", metavar="[TARGET]...", nargs=-1)
 @click.option("--patch", "only", metavar="ID", multiple=True, help="Only this patch, by id or name; may be repeated.")
 @options.tree_option()
@@ -28,19 +29,15 @@ if TYPE_CHECKING:
     "--limit", type=click.FloatRange(min=1), default=300.0, help="Seconds for the tests of one variant (300)."
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the result as JUnit XML too.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/.")
 def command(
+    screen: Screen,
+    found: Catalog,
     targets: tuple[str, ...],
     only: tuple[str, ...],
     folder: Path | None,
     jobs: int | None,
     limit: float,
     junit: Path | None,
-    quiet: bool,
-    as_json: bool,
-    catalog: Path | None,
 ) -> int:
     """Take each patch of the TARGETs (all without one) apart, and demand that its tests notice each time.
 
@@ -49,19 +46,17 @@ def command(
     from graftwork.harness import report
     from graftwork.harness.prove import check_requirements, prove
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found = Catalog.find(catalog)
     wanted = [found.target(name) for name in targets or found.target_names]
     only = _ids(found, wanted, only)
     if junit:
-        _write(junit, b"")  # an old report must not outlive a run that fails, nor a run its report
+        writing.write(junit, b"")  # an old report must not outlive a run that fails, nor a run its report
     with ExitStack() as stack:
         stages = [pair for target in wanted for pair in _stages(found, target, only, folder, screen, stack)]
         preload = check_requirements([stage.patch.folder / "tests" for _, stage in stages])
         at_once = jobs or len(os.sched_getaffinity(0))
         rows = report.show(prove(stages, at_once=at_once, limit=limit, preload=preload), screen)
     if junit:
-        _write(junit, report.junit(rows))
+        writing.write(junit, report.junit(rows))
     faults = [row for row in rows if row.verdict.fault]
     if screen.as_json:
         screen.document(report.as_dict(rows))
@@ -123,10 +118,3 @@ def _stages(
         for item in planned.pending
         if not only or item.patch.id in only
     ]
-
-
-def _write(file: Path, data: bytes) -> None:
-    try:
-        file.write_bytes(data)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror}", hint="give --junit another file") from error

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from graftwork.catalog.catalog import Catalog, Patch
-from graftwork.cli import opening
-from graftwork.errors import StateError, TreeError
+from graftwork.cli import opening, writing
+from graftwork.errors import StateError
 from graftwork.ui import Screen, error_dict
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _proposal(screen: Screen, found: Catalog, patch: Patch, made: Rebased, write
     if diff:
         screen.line(diff.rstrip("\n"))
     if write and not same:
-        opening.write(file, text.encode("utf-8"))
+        writing.write(file, text.encode("utf-8"))
     if screen.as_json:
         screen.document({**_facts(patch, made), "diff": diff, "written": write and not same})
     said = f"wrote {file}" if write else "a proposal: --write puts it into patch.toml"
@@ -94,11 +94,7 @@ def _conflicts(screen: Screen, patch: Patch, made: Rebased, work: Path | None) -
             screen.line(f"{path}:{number}: {line}")
     if work is not None:
         for path, data in made.merged.items():
-            try:
-                (work / path).parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise TreeError(f"{work}: cannot be written: {error.strerror}") from None
-            opening.write(work / path, data)
+            writing.write(work / path, data, folders=True)
     hint = f"settle the marks in {work}, then run it again" if work else "write the files to settle: --work DIR"
     refused = StateError(f"{patch.id}: conflicts in {', '.join(made.conflicts)}; patch.toml is as it was", hint=hint)
     if screen.as_json:

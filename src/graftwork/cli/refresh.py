@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from graftwork.catalog.catalog import Catalog, Patch
-from graftwork.cli import opening
-from graftwork.errors import StateError, TreeError
+from graftwork.cli import opening, writing
+from graftwork.errors import StateError
 from graftwork.ui import Screen
 
 if TYPE_CHECKING:
@@ -140,9 +140,5 @@ def _arrow(patch: Patch, made: Refreshed) -> str:
 def _write(patch: Patch, made: Refreshed, text: str) -> None:
     """The other files first: only patch.toml, written last and in one step, makes them part of the patch."""
     for name, data in made.files.items():
-        try:
-            (patch.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TreeError(f"{patch.folder}: cannot be written: {error.strerror}") from None
-        opening.write(patch.folder / name, data)
-    opening.write(patch.folder / "patch.toml", text.encode("utf-8"))
+        writing.write(patch.folder / name, data, folders=True)
+    writing.write(patch.folder / "patch.toml", text.encode("utf-8"))

@@ -8,38 +8,35 @@ from pathlib import Path
 import click
 
 from graftwork.catalog.catalog import Catalog
-from graftwork.cli.matrix import Wanted, matrices, write
+from graftwork.cli import options, writing
+from graftwork.cli.matrix import Wanted, matrices
 from graftwork.ui import Screen
 
 
 @click.command("report")
+@options.checkout
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), default="report.html", show_default=True)
 @click.option("--engine", metavar="E", help="Only the patches of this engine, such as sglang.")
 @click.option("--versions", metavar="SPEC", default="", help="Releases of the matrix. See docs/matrix.md.")
 @click.option("--matrix", "cells_file", metavar="FILE", type=click.Path(path_type=Path), help="Cells made before.")
 @click.option("--as-of", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="The day that ages are counted to.")
 @click.option("--offline", is_flag=True, help="Only what is in the cache; ask nobody.")
-@click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout: what the page holds, in numbers.")
 def command(
+    screen: Screen,
+    found: Catalog,
     out: Path,
     engine: str | None,
     versions: str,
     cells_file: Path | None,
     as_of: datetime | None,
     offline: bool,
-    catalog: Path | None,
-    quiet: bool,
-    as_json: bool,
 ) -> int:
     """Write one page: targets and pins, the matrix with its reasons, every patch with its evidence and its age."""
     from graftwork import __version__
     from graftwork.upstream.matrix_cells import load_cells
     from graftwork.upstream.report import gather, report
 
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found = Catalog.find(catalog)
+    writing.check(out)
     wanted = Wanted(found, engine, None, (), versions)
     if cells_file is not None:
         cells = load_cells(cells_file)
@@ -47,8 +44,9 @@ def command(
         cells = [cell for made in matrices(wanted, screen, offline=offline) for cell in made.cells]
     day = (as_of or datetime.now(timezone.utc)).date()
     facts = gather(found, wanted.patches, cells, day)
-    write(out, report(facts, f"graftwork {__version__} report"), screen)
-    if as_json:
+    writing.write(out, report(facts, f"graftwork {__version__} report").encode("utf-8"))
+    screen.step("written", str(out))
+    if screen.as_json:
         collisions = sum(len(patch.upstream.collisions) for patch in facts.patches)
         screen.document(
             {

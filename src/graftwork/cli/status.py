@@ -11,6 +11,7 @@ import click
 
 from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.catalog.targets import Target
+from graftwork.cli import options, writing
 from graftwork.errors import GraftworkError, PinError, PolicyError, UnreachableError, UsageError
 from graftwork.ui import Screen, error_dict
 
@@ -22,6 +23,7 @@ _STYLE = {"open": "good", "merged": "warn", "closed": "dim", "missing": "bad", "
 
 
 @click.command("status")
+@options.checkout
 @click.argument("names", metavar="[PATCH]...", nargs=-1)
 @click.option("--refresh", is_flag=True, help="Ask GitHub and the package index, and write upstream.json.")
 @click.option("--offline", is_flag=True, help="The same from the cache alone; ask nobody.")
@@ -31,10 +33,9 @@ _STYLE = {"open": "good", "merged": "warn", "closed": "dim", "missing": "bad", "
 @click.option("--ledger", is_flag=True, help="Write patch.upstream.status.md from the evidence.")
 @click.option("--ledger-check", is_flag=True, help="Exit 8 if patch.upstream.status.md is not what the evidence says.")
 @click.option("--today", metavar="DATE", help="The day that ages are counted to; today (UTC) if not given.")
-@click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
+    screen: Screen,
+    found: Catalog,
     names: tuple[str, ...],
     refresh: bool,
     offline: bool,
@@ -44,9 +45,6 @@ def command(
     ledger: bool,
     ledger_check: bool,
     today: str | None,
-    catalog: Path | None,
-    quiet: bool,
-    as_json: bool,
 ) -> int:
     """Show where upstream stands for each PATCH (all, if none is named): as it was seen, or anew with --refresh."""
     if clone is not None and not (refresh or offline):
@@ -54,8 +52,6 @@ def command(
     if ledger and ledger_check:
         raise UsageError("--ledger writes the ledger, --ledger-check only compares it", hint="Give one of them.")
     day = _day(today)
-    screen = Screen(as_json=as_json, quiet=quiet)
-    found = Catalog.find(catalog)
     job = Status(found, screen, names)
     failed: list[GraftworkError] = []
     if refresh or offline:
@@ -69,9 +65,9 @@ def command(
         job.write_ledger(targets)
     refused = _refused(job, targets, problems if check else [], failed, ledger_check or (check and not ledger))
     if refused is not None:
-        screen.document(document | {"error": error_dict(refused)}) if as_json else screen.error(refused)
+        screen.document(document | {"error": error_dict(refused)}) if screen.as_json else screen.error(refused)
         return refused.exit_code
-    if as_json:
+    if screen.as_json:
         screen.document(document)
     seen = sum(len(patch.upstream.refs) for patch in job.patches)
     said = f"{len(job.patches)} patches, {seen} references seen"
@@ -95,7 +91,6 @@ class Status:
     def read(self, *, offline: bool, clone: Path | None) -> list[GraftworkError]:
         """Read upstream anew and write the evidence that changed; what could not be read comes back."""
         from graftwork.catalog.seen import FILE, dumped
-        from graftwork.oci.layout import replace_file
         from graftwork.trees.cache import Cache
         from graftwork.upstream.answers import Answers
         from graftwork.upstream.github import GitHub
@@ -114,7 +109,7 @@ class Status:
         for patch in self.patches:
             file, data = patch.folder / FILE, dumped(evidence[patch.id])
             if not file.is_file() or file.read_bytes() != data:
-                self._write(file, data, replace_file)
+                self._write(file, data)
         self.patches = [self.catalog.patch(name) for name in self._ids]
         unique = {error.message: error for error in job.failed}
         for error in unique.values():
@@ -164,21 +159,17 @@ class Status:
 
     def write_ledger(self, targets: list[Target]) -> None:
         """Write the ledger where it differs."""
-        from graftwork.oci.layout import replace_file
         from graftwork.upstream import ledger
 
         there, wanted = ledger.current(self.catalog.root, self.everything, targets)
         file = self.catalog.root / ledger.FILE
         if there != wanted:
-            self._write(file, wanted.encode(), replace_file)
+            self._write(file, wanted.encode())
         else:
             self.screen.step("unchanged", str(file))
 
-    def _write(self, file: Path, data: bytes, replace_file: Any) -> None:
-        try:
-            replace_file(file, data)
-        except OSError as error:
-            raise UsageError(f"cannot write {file}: {error.strerror}", hint="Check its owner and space.") from error
+    def _write(self, file: Path, data: bytes) -> None:
+        writing.write(file, data)
         self.screen.step("written", str(file))
 
     def _state_of(self, patch: Patch, target: Target) -> Any:
