@@ -31,7 +31,7 @@ def line_in(text: str, needle: str) -> int:
 
 def test_this_checkout_is_sound(catalog: Catalog) -> None:
     catalog.check()
-    assert catalog.target_names == ["rocm-gfx942", "rocm-gfx950", "rocm-gfx950-next"]
+    assert catalog.target_names == ["cuda-hisparse", "rocm-gfx942", "rocm-gfx950", "rocm-gfx950-next"]
 
 
 def test_schemas_are_what_the_code_says() -> None:

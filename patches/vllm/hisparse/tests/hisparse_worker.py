@@ -1,0 +1,191 @@
+"""A worker in miniature that runs one attention layer twice: stock, with all KV in one cache, and with hot KV.
+
+Requests, blocks, batches and selections are the same for both; what they give is compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from hisparse_engine import LIMIT, SEATS, SLOTS, TOKENS, TOPK, config
+
+HEADS, BLOCKS = 4, 40
+
+
+class OracleKernels:
+    """What `kernels_launch` offers, by the package's own oracle: the kernels themselves are tested against it."""
+
+    def __init__(self, oracle: Any) -> None:
+        self._module, self._oracle, self._copies = oracle, {}, []
+
+    def reset(self, regions: list[int]) -> None:
+        for one in self._oracle.values():
+            one.reset(regions)
+
+    def tuning_for(self, device: Any) -> None:
+        return None
+
+    def resolve(self, state, layer, topk, seq_lens, slots, regions, table, host_rows, tuning):
+        one = self._oracle.setdefault(layer, self._module.Oracle(state.shape))
+        made = one.step(topk, seq_lens, slots, regions, table, host_rows)
+        state.stats += torch.tensor([made.hits, made.misses, made.refused])
+        self._copies = made.copies
+        return made.index.to(torch.int32), made.lengths
+
+    def copy(self, state, host, hot, tuning):
+        for source, target in self._copies:
+            hot[target] = host[source]
+
+    def write_newest(self, state, rows, slots, regions, host, hot, tuning):
+        shape = state.shape
+        for token, (slot, region) in enumerate(zip(slots.tolist(), regions.tolist(), strict=True)):
+            if slot >= 0:
+                host[slot] = rows[token]
+                if region < shape.regions:
+                    hot[region * shape.stride + shape.slots] = rows[token]
+
+
+class Request:
+    def __init__(self, name: str, prompt: int, blocks: list[int]) -> None:
+        self.name, self.prompt, self.blocks, self.computed = name, prompt, blocks, 0
+
+
+class Worker:
+    """Both engines. *fp8*: rows of 656 bytes. ``step`` runs a batch and compares."""
+
+    def __init__(self, vllm: SimpleNamespace, backend: Any, fp8: bool, heads: int = HEADS, seed: int = 0) -> None:
+        self.random, self.backend, self.fp8, self.heads = random.Random(seed), backend, fp8, heads
+        torch.manual_seed(seed)
+        kind = "fp8_ds_mla" if fp8 else "auto"
+        size = (BLOCKS, 64, 656) if fp8 else (BLOCKS, 64, 576)
+        dtype = torch.uint8 if fp8 else torch.bfloat16
+        self.caches = {name: torch.zeros(size, dtype=dtype) for name in ("stock", "hot")}
+        self.settings = {
+            "stock": config(None, cache_config__cache_dtype=kind),
+            "hot": config({"host_pool_gib": 1, "device_buffer_size": SLOTS}, cache_config__cache_dtype=kind),
+        }
+        self.topk = torch.full((TOKENS, TOPK), -1, dtype=torch.int32)
+        self.impls = {name: self._impl(name, kind) for name in self.settings}
+        for name, settings in self.settings.items():
+            settings.compilation_config.static_forward_context["l.attn"] = SimpleNamespace(impl=self.impls[name])
+        self.builders = {name: self._builder(name) for name in self.settings}
+        kernels = OracleKernels(vllm.hot("oracle"))
+        self.hot = vllm.hot("manager").create(self.settings["hot"], torch.device("cpu"), kernels)
+        reset = self.hot.state.reset
+        # The oracle keeps tags of its own, so it is told of what the state is told.
+        self.hot.state.reset = lambda regions: (reset(regions), kernels.reset(regions))
+        self.free = list(range(1, BLOCKS))
+        self.random.shuffle(self.free)
+        self.running: list[Request] = []
+        self.news: list[str] = []
+        self.resumed: list[str] = []
+        self.finished: list[str] = []
+
+    def _impl(self, name: str, kind: str) -> Any:
+        impl = object.__new__(self.backend.FlashMLASparseImpl)
+        impl.num_heads, impl.kv_cache_dtype, impl.kv_lora_rank = self.heads, kind, 512
+        impl.softmax_scale, impl.prefill_padding, impl.fp8_decode_padded_heads = 1.0, self.heads, self.heads
+        impl.topk_indices_buffer = self.topk
+        impl.prefill_bf16_workspace = torch.zeros(5 * LIMIT, 576, dtype=torch.bfloat16)
+        return impl
+
+    def _builder(self, name: str) -> Any:
+        builder = object.__new__(self.backend.FlashMLASparseMetadataBuilder)
+        builder.vllm_config, builder.layer_names, builder.device = self.settings[name], ["l.attn"], torch.device("cpu")
+        builder.reorder_batch_threshold, builder.num_heads, builder.use_fp8_kv_cache = 1, self.heads, self.fp8
+        builder.fp8_decode_padded_heads, builder.topk_tokens = self.heads, TOPK
+        builder.kv_cache_spec = SimpleNamespace(block_size=64)
+        builder.topk_tokens_tensor = torch.full((SEATS,), TOPK, dtype=torch.int32)
+        builder.max_model_len_tensor = torch.full((SEATS,), LIMIT, dtype=torch.int32)
+        builder.dummy_block_table = torch.zeros((SEATS, 1), dtype=torch.int32)
+        builder.req_id_per_token_buffer = torch.zeros(TOKENS, dtype=torch.int32)
+        return builder
+
+    def admit(self, name: str, prompt: int, resumed: bool = False) -> Request:
+        """A request that was never here, or was preempted: its blocks are others now."""
+        blocks = [self.free.pop(0) for _ in range(-(-(prompt + 40) // 64))]
+        request = Request(name, prompt, blocks)
+        self.running.append(request)
+        (self.resumed if resumed else self.news).append(name)
+        return request
+
+    def leave(self, request: Request, finished: bool = True) -> None:
+        """Finished or aborted; or, with *finished* false, preempted."""
+        self.running.remove(request)
+        self.free.extend(request.blocks)
+        self.random.shuffle(self.free)
+        if finished:
+            self.finished.append(request.name)
+
+    def step(self, tokens: dict[str, int], pad: int = 0) -> dict[str, torch.Tensor]:
+        """Run a batch: tokens of each request, the others rest. Decodes come first. *pad*: rows as in a full graph."""
+        batch = sorted((r for r in self.running if r.name in tokens), key=lambda r: tokens[r.name])
+        common, numbers = self._common(batch, tokens, pad)
+        self._place(batch)
+        self._select(batch, tokens)
+        total = common.num_actual_tokens
+        kv, rope, q = torch.randn(total, 512), torch.randn(total, 1, 64), torch.randn(total, self.heads, 576)
+        found = {}
+        for name, impl in self.impls.items():
+            metadata = self.builders[name].build(0, common)
+            impl.do_kv_cache_update(kv, rope, self.caches[name], common.slot_mapping, impl.kv_cache_dtype, None)
+            found[name], _ = impl.forward_mqa(q.to(torch.bfloat16), self.caches[name], metadata, None)
+        for request in batch:
+            request.computed += tokens[request.name]
+        return {name: out[:numbers] for name, out in found.items()}
+
+    def _place(self, batch: list[Request]) -> None:
+        cached = SimpleNamespace(resumed_req_ids=set(self.resumed))
+        output = SimpleNamespace(
+            finished_req_ids=set(self.finished),
+            scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in self.news],
+            scheduled_cached_reqs=cached,
+        )
+        computed = [request.computed for request in batch]
+        names = [request.name for request in batch]
+        self.hot.begin_step(
+            output, SimpleNamespace(num_computed_tokens_cpu=computed, req_ids=names, num_reqs=len(names))
+        )
+        self.finished, self.news, self.resumed = [], [], []
+
+    def _common(self, batch: list[Request], tokens: dict[str, int], pad: int) -> tuple[SimpleNamespace, int]:
+        counts = [tokens[request.name] for request in batch]
+        width = LIMIT // 64
+        table = torch.zeros((len(batch) + pad, width), dtype=torch.int32)
+        slots: list[int] = []
+        for row, request in enumerate(batch):
+            table[row, : len(request.blocks)] = torch.tensor(request.blocks)
+            for position in range(request.computed, request.computed + tokens[request.name]):
+                slots.append(request.blocks[position // 64] * 64 + position % 64)
+        starts = [0]
+        for count in counts:
+            starts.append(starts[-1] + count)
+        starts += [starts[-1]] * pad
+        lengths = [r.computed + tokens[r.name] for r in batch] + [0] * pad
+        return SimpleNamespace(
+            num_reqs=len(batch) + pad,
+            num_actual_tokens=len(slots) + pad,
+            max_query_len=max(counts, default=1),
+            max_seq_len=max(lengths),
+            query_start_loc=torch.tensor(starts, dtype=torch.int32),
+            query_start_loc_cpu=torch.tensor(starts, dtype=torch.int32),
+            seq_lens=torch.tensor(lengths, dtype=torch.int32),
+            seq_lens_cpu_upper_bound=torch.tensor(lengths, dtype=torch.int32),
+            slot_mapping=torch.tensor(slots + [-1] * pad, dtype=torch.int64),
+            block_table_tensor=table,
+        ), len(slots)
+
+    def _select(self, batch: list[Request], tokens: dict[str, int]) -> None:
+        """As the indexer: positions up to the token's own, most of them the same as before, with gaps and -1."""
+        self.topk.fill_(-1)
+        token = 0
+        for request in batch:
+            for position in range(request.computed, request.computed + tokens[request.name]):
+                near = list(range(max(0, position - 5), position + 1))
+                known = sorted(set(near + self.random.sample(range(position + 1), min(position + 1, 4))))
+                chosen = self.random.sample(known, min(len(known), TOPK - self.random.randint(0, 2)))
+                self.topk[token, : len(chosen)] = torch.tensor(chosen, dtype=torch.int32)
+                token += 1
