@@ -120,6 +120,15 @@ def test_a_port_of_the_users_is_where_it_is_looked_for() -> None:
     assert component(rendered(SGLANG, router=mine), "router").fixed == {"http": 8002}
 
 
+def test_a_component_is_told_the_port_on_which_it_is_waited_for() -> None:
+    for changes in ({"decode__drop": ["--port"]}, {"decode__args": ["--port", "{port:http}"]}):
+        with pytest.raises(UsageError, match=r"decode-0: nothing tells it the port|cannot be '{port:http}'"):
+            rendered(VLLM, **changes)
+    mine = {"kind": "command", "command": ["mine"], "env": {"GRAFTWORK_PORT": "any"}}
+    with pytest.raises(UsageError, match="router: nothing tells it the port"):
+        rendered(SGLANG, router=mine)
+
+
 def test_ranks_of_a_node_cannot_share_a_chosen_port() -> None:
     with pytest.raises(UsageError, match="port 8000 of node 1 is given to decode-0-r0/http and to decode-0-r1/http"):
         rendered(VLLM, decode={**APART, "args": ["--port", "8000"]})

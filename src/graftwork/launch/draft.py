@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from graftwork.errors import UsageError
 from graftwork.launch.arguments import Arguments, Line, Origin
 from graftwork.launch.demands import Contents, Demand
 from graftwork.launch.deployment import STOP_ENGINES, Component, Order, Ready, Role
 from graftwork.launch.environment import Environment
-from graftwork.launch.placeholders import escape
+from graftwork.launch.placeholders import escape, placeholders
 from graftwork.launch.recipe import Recipe
 from graftwork.launch.releases import Release
 from graftwork.launch.values import chosen_ports
@@ -85,7 +86,7 @@ class Draft:
         self.plain += [((escape(word),), "user", "given by the recipe's user") for word in words]
 
     def finish(self) -> tuple[Component, Explained]:
-        """The component, and the reasons."""
+        """The component, and the reasons. UsageError where nothing tells it its port."""
         words = [word for each, _, _ in self.plain for word in each]
         lines = [Line(" ".join(each), origin, why) for each, origin, why in self.plain]
         if self.args is not None:
@@ -106,7 +107,19 @@ class Draft:
             order=self.order,
             drain_s=self.drain_s,
         )
+        self._check_port(component)
         return component, Explained(self.name, " ".join(self.prefix), lines, env_lines, self.notes)
+
+    def _check_port(self, component: Component) -> None:
+        """UsageError where it would be waited for on a port that it is not told."""
+        port = self.ready.port
+        texts = [*component.argv, *component.env.values(), *component.files.values()]
+        told = {pair for text in texts for pair in placeholders(text)}
+        if port and port not in component.fixed and not told & {("port", port), ("port", f"{self.name}/{port}")}:
+            raise UsageError(
+                f"{self.name}: nothing tells it the port on which it is waited for",
+                hint="leave its argument in: take it out of drop, or give it a number",
+            )
 
     def _fixed(self) -> dict[str, int]:
         """The own ports that the user has chosen: in the arguments, the environment, or the words of a program."""
