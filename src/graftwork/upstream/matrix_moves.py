@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from packaging.version import Version
@@ -48,10 +48,12 @@ def comparisons(
     *hashes* are those of each release, in the order of releases.
     """
     by_id, order = {patch.id: patch for patch in patches}, list(hashes)
+    rows: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault(cell.patch, {})[cell.version] = cell
     for number, cell in enumerate(cells):
-        row = {other.version: other for other in cells if other.patch == cell.patch}
         for position, edit in enumerate(cell.edits):
-            found = None if edit.state in _GOOD else _reference(row, order, cell.version, edit.id)
+            found = None if edit.state in _GOOD else _reference(rows[cell.patch], order, cell.version, edit.id)
             if found is not None:
                 other, older = found
                 asked = Comparison(by_id[cell.patch], edit, other, older, hashes[other], hashes[cell.version])
@@ -70,7 +72,9 @@ def _reference(row: Mapping[str, Cell], order: Sequence[str], version: str, edit
 def compare(asked: Comparison, cache: Cache) -> EditCell:
     """The edit with what moved under each of its hunks; the texts come from *cache*, where reading left them."""
     old, new = _Texts(asked.old, cache), _Texts(asked.new, cache)
-    there = {place.name: place for place in places(asked.patch, old, Engine(Version(asked.other), ""))}
+    alone = [edit for edit in asked.patch.spec.edit if edit.id == asked.edit.id]
+    patch = replace(asked.patch, spec=msgspec.structs.replace(asked.patch.spec, edit=alone))
+    there = {place.name: place for place in places(patch, old, Engine(Version(asked.other), ""))}
     moves = [_moved(hunk, there.get(hunk.name), old, new) for hunk in asked.edit.hunks if hunk.state not in _GOOD]
     named = {"last_applied" if asked.older else "first_applied": asked.other}
     return msgspec.structs.replace(asked.edit, moved=moves, **named)
