@@ -6,12 +6,15 @@ The engine's package is that of the patch's folder unless ``--engine`` says othe
 
 from __future__ import annotations
 
-import ast
 import os
 from pathlib import Path
 
 import pytest
 from packaging.version import InvalidVersion, Version
+
+from graftwork.errors import TreeError
+from graftwork.trees.folder import FolderTree, open_folder
+from graftwork.trees.version import engine_version as version_in
 
 _HOW = (
     "set GRAFTWORK_TREE to a folder that holds the engine's package and run "
@@ -43,36 +46,24 @@ def engine_tree(pytestconfig: pytest.Config) -> Path:
     named = pytestconfig.getoption("--engine-tree") or os.environ.get("GRAFTWORK_TREE")
     if not named:
         pytest.skip(f"no tree to judge: {_HOW}")
-    for folder in (Path(named), Path(named) / "python"):
-        if (folder / package).is_dir():
-            return folder.resolve()
-    raise pytest.UsageError(f"{named}: no {package}/ in it; {_HOW}")
+    try:
+        return open_folder(Path(named), package).root
+    except TreeError as error:
+        raise pytest.UsageError(f"{named}: no {package}/ in it ({error.message}); {_HOW}") from error
 
 
 @pytest.fixture(scope="session")
 def engine_version(engine_tree: Path, pytestconfig: pytest.Config) -> Version:
-    """The release of the tree, from GRAFTWORK_VERSION or the engine's ``_version.py`` (read, never imported)."""
-    named = os.environ.get("GRAFTWORK_VERSION")
-    source = "GRAFTWORK_VERSION"
+    """The release of the tree, from GRAFTWORK_VERSION or as the tree says it (read, never imported)."""
+    named, source = os.environ.get("GRAFTWORK_VERSION"), "GRAFTWORK_VERSION"
     if not named:
-        file = engine_tree / engine_of(pytestconfig) / "_version.py"
-        source = str(file)
-        named = _assigned_version(file) if file.is_file() else None
+        try:
+            named, source = version_in(FolderTree(engine_tree), engine_of(pytestconfig)), str(engine_tree)
+        except TreeError as error:
+            raise pytest.UsageError(error.message) from error
     if not named:
         raise pytest.UsageError(f"{source}: no version found; set GRAFTWORK_VERSION to the release, such as 0.5.16")
     try:
         return Version(named)
     except InvalidVersion as error:
         raise pytest.UsageError(f"{source}: {named!r} is not a version; set GRAFTWORK_VERSION") from error
-
-
-def _assigned_version(file: Path) -> str | None:
-    for node in ast.parse(file.read_bytes(), str(file)).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-        names = {target.id for target in targets if isinstance(target, ast.Name)}
-        if names & {"version", "__version__"} and isinstance(value, ast.Constant) and isinstance(value.value, str):
-            return value.value
-    return None

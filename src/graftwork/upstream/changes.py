@@ -47,13 +47,17 @@ class Change:
         return max(self.line - 1, 1), max(self.line, 1)
 
 
-def package_path(path: str, engine: str) -> str | None:
-    """A path of upstream's repository as one of the engine's package, or None if it is not in it."""
+def in_package(path: str, engine: str) -> str | None:
+    """A path of upstream's repository from the package's folder on (at the top or in ``python/``); None outside it."""
     inside = path.removeprefix("python/")
-    if not inside.startswith(f"{engine}/"):
-        return None
+    return inside if inside.startswith(f"{engine}/") else None
+
+
+def package_path(path: str, engine: str) -> str | None:
+    """The same as a sound path: None also where it is none."""
+    inside = in_package(path, engine)
     try:
-        return rel_path(inside)
+        return rel_path(inside) if inside else None
     except ValueError:
         return None
 

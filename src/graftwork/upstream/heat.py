@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graftwork.patching.states import MEANING, State
-from graftwork.upstream.matrix_cells import Cell, EditCell, patches_of, versions_of
+from graftwork.upstream.matrix_cells import Cell, EditCell, counted, patches_of, since, versions_of
 from graftwork.upstream.report_page import anchor, esc, listed, page
 
 # A mark beside the word, so that nothing hangs on colour alone.
@@ -80,7 +80,7 @@ def _trusted(cells: Sequence[Cell]) -> str:
 
 def _reason(cell: Cell) -> str:
     tag = f'<span class="tag s-{cell.state}">{_MARK[cell.state]} {cell.state}</span>'
-    edits = ", ".join(f"{edit.id} {count_text(edit)}" for edit in cell.edits)
+    edits = ", ".join(f"{edit.id} {counted(edit.hunks) or 'holds'}" for edit in cell.edits)
     head = f"<strong>{esc(cell.version)}</strong> {tag} <span class=dim>{esc(edits)}</span>"
     if cell.tests:
         head += f" · tests: {esc(_tests(cell))}"
@@ -98,19 +98,6 @@ def _moved(edit: EditCell) -> str:
         lines = f"<pre>{esc(chr(10).join(move.diff))}</pre>" if move.diff else ""
         parts.append(f"<p><code>{esc(move.hunk)}</code> {esc(was)}<br>now: {esc(move.now)}</p>{lines}")
     return f"<details><summary>{esc(edit.id)}: {esc(since(edit))}</summary>{''.join(parts)}</details>"
-
-
-def since(edit: EditCell) -> str:
-    """Which release an edit is compared with."""
-    if edit.last_applied:
-        return f"what moved since {edit.last_applied}, the last release where it applied"
-    return f"how it differs from {edit.first_applied}, the first release where it applies"
-
-
-def count_text(edit: EditCell) -> str:
-    """How many hunks of an edit stand as they should: ``4/5``."""
-    counting = [hunk for hunk in edit.hunks if hunk.state != "holds"]
-    return f"{sum(hunk.state in ('pending', 'done') for hunk in counting)}/{len(counting)}" if counting else "holds"
 
 
 def _tests(cell: Cell) -> str:

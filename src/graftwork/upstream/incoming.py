@@ -13,6 +13,7 @@ from graftwork.errors import ObsoleteError, StateError, UsageError
 from graftwork.names import rel_path
 from graftwork.patching import drift
 from graftwork.patching.overlay import Overlay
+from graftwork.upstream.changes import in_package
 
 if TYPE_CHECKING:
     from unidiff import PatchedFile  # type: ignore[attr-defined, unused-ignore]
@@ -130,8 +131,7 @@ def _in_package(item: PatchedFile, engine: str) -> str | None:
         raise UsageError(f"{named}: git had to quote this name", hint="a patch takes names that need no quotes")
     head, _, rest = named.partition("/")
     for path in (named, rest) if head in ("a", "b") or not _by_git(item) else (named,):
-        inner = path.removeprefix("python/")
-        if inner.startswith(f"{engine}/"):
+        if inner := in_package(path, engine):
             try:
                 return rel_path(inner)
             except ValueError as error:

@@ -13,6 +13,7 @@ from graftwork.catalog.seen import Collision, Contained, Seen
 from graftwork.catalog.targets import Target
 from graftwork.errors import PolicyError, UsageError
 from graftwork.oci.errors import printable
+from graftwork.upstream.threads import url_of
 
 FILE = "patch.upstream.status.md"
 COMMAND = "graftwork status --ledger"
@@ -98,12 +99,6 @@ def escaped(text: str) -> str:
     """Text from upstream as plain words in Markdown: no markup, HTML, mention, line end or control character."""
     plain = html.escape(printable(text), quote=False)
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", plain)
-
-
-def url_of(ref: str, kind: str) -> str:
-    """The page of a reference."""
-    repository, _, number = ref.partition("#")
-    return f"https://github.com/{repository}/{'pull' if kind == 'pull' else 'issues'}/{number}"
 
 
 def _row(patch: Patch, targets: Sequence[Target]) -> str:

@@ -94,6 +94,19 @@ def load_cells(file: Path) -> list[Cell]:
 _HINT = "write one with: graftwork matrix --json > FILE"
 
 
+def counted(hunks: Iterable[HunkCell]) -> str:
+    """How many hunks stand as they should, as ``4/5``, without those that only hold; '' if there are no others."""
+    states = [hunk.state for hunk in hunks if hunk.state != "holds"]
+    return f"{sum(state in ('pending', 'done') for state in states)}/{len(states)}" if states else ""
+
+
+def since(edit: EditCell) -> str:
+    """Which release an edit that moved is compared with."""
+    if edit.last_applied:
+        return f"what moved since {edit.last_applied}, the last release where it applied"
+    return f"how it differs from {edit.first_applied}, the first release where it applies"
+
+
 def versions_of(cells: Iterable[Cell]) -> list[str]:
     """The releases, oldest first."""
     return sorted({cell.version for cell in cells}, key=Version)

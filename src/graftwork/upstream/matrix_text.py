@@ -8,8 +8,7 @@ from itertools import groupby
 from graftwork.patching.report import STYLE
 from graftwork.patching.states import State
 from graftwork.ui import Screen
-from graftwork.upstream.heat import since
-from graftwork.upstream.matrix_cells import Cell, patches_of, versions_of
+from graftwork.upstream.matrix_cells import Cell, counted, patches_of, since, versions_of
 
 _MOST_REASONS = 4
 
@@ -17,7 +16,16 @@ _MOST_REASONS = 4
 def show(cells: Sequence[Cell], screen: Screen) -> None:
     """A line for each run of releases in one state, then why, for what is neither pending nor applied."""
     runs = list(_runs(cells))
-    rows = [(run[0].patch, run[0].state, _span(run), _counts(run[-1]), _tests(run)) for run in runs]
+    rows = [
+        (
+            run[0].patch,
+            run[0].state,
+            _span(run),
+            counted(h for edit in run[-1].edits for h in edit.hunks) or "-",
+            _tests(run),
+        )
+        for run in runs
+    ]
     screen.table(("patch", "state", "releases", "edits", "tests"), rows, [STYLE[State(run[0].state)] for run in runs])
     for run in runs:
         if run[0].state not in ("pending", "applied"):
@@ -55,11 +63,6 @@ def _why(cell: Cell, screen: Screen) -> None:
 def _span(run: Sequence[Cell]) -> str:
     first, last = run[0].version, run[-1].version
     return first if first == last else f"{first} to {last} ({len(run)})"
-
-
-def _counts(cell: Cell) -> str:
-    hunks = [hunk.state for edit in cell.edits for hunk in edit.hunks if hunk.state != "holds"]
-    return f"{sum(state in ('pending', 'done') for state in hunks)}/{len(hunks)}" if hunks else "-"
 
 
 def _tests(run: Sequence[Cell]) -> str:

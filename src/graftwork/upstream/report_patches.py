@@ -10,6 +10,7 @@ from graftwork.catalog.rules import edit_files
 from graftwork.catalog.seen import Seen, UpstreamFile
 from graftwork.upstream.policy import OLDEST
 from graftwork.upstream.report_page import anchor, esc, listed, table
+from graftwork.upstream.threads import url_of
 
 
 def block(patch: Patch, today: date) -> str:
@@ -38,10 +39,8 @@ def block(patch: Patch, today: date) -> str:
 
 
 def thread(ref: str, kind: str) -> str:
-    """A link to a thread; *ref* was checked to be ``owner/name#number``."""
-    repository, _, number = ref.partition("#")
-    place = "pull" if kind == "pull" else "issues"
-    return f'<a href="https://github.com/{esc(repository)}/{place}/{esc(number)}" rel="noreferrer">{esc(ref)}</a>'
+    """A link to a thread."""
+    return f'<a href="{esc(url_of(ref, kind))}" rel="noreferrer">{esc(ref)}</a>'
 
 
 def dates(seen: UpstreamFile) -> list[str]:

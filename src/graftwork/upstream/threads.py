@@ -26,6 +26,12 @@ _FIELDS = """
 """
 
 
+def url_of(ref: str, kind: str) -> str:
+    """The page of a reference."""
+    repository, _, number = ref.partition("#")
+    return f"https://github.com/{repository}/{'pull' if kind == 'pull' else 'issues'}/{number}"
+
+
 def look(github: GitHub, rows: Sequence[Upstream]) -> Iterator[Seen]:
     """Each of *rows*, as the server shows it now. The first that cannot be asked raises UnreachableError."""
     by_repository: dict[str, list[Upstream]] = {}
