@@ -50,6 +50,7 @@ def test_spoiled_or_unknown_is_refused() -> None:
         ({"node": 1}, "node 1 of 1"),
         ({"ready": Ready(kind="tcp", port="x")}, "no port 'x'"),
         ({"fixed": {"x": 8000}}, "no port 'x' can be 8000"),
+        ({"fixed": {"http": 0}}, "no port 'http' can be 0"),
         ({"fixed": {"http": 65535}, "ports": {"http": 2}}, "no port 'http' can be 65535"),
     ],
 )

@@ -54,7 +54,7 @@ class Component(Row, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     files: dict[str, str] = {}
     ports: dict[str, int] = {}
-    fixed: dict[str, Annotated[int, msgspec.Meta(gt=0, lt=65536)]] = {}
+    fixed: dict[str, int] = {}
     gpus: list[int] = []
     ready: Ready = Ready(kind="none")
     order: Order = STOP_ENGINES
@@ -143,7 +143,7 @@ def _check_fixed(deployment: Deployment) -> None:
     holders: dict[tuple[int, int], str] = {}
     for component in deployment.components:
         for name, first in component.fixed.items():
-            if name not in component.ports or first + component.ports[name] > 1 << 16:
+            if name not in component.ports or not 1 <= first <= (1 << 16) - component.ports[name]:
                 raise UsageError(f"component {component.name}: no port {name!r} can be {first}")
             for port in range(first, first + component.ports[name]):
                 holder = holders.setdefault((component.node, port), f"{component.name}/{name}")
