@@ -255,6 +255,26 @@ class Done:
         return found
 
 
+def run_here(environment: Mapping[str, str], *arguments: str) -> Done:
+    """``graftwork ARGUMENTS`` in this process, not waiting between tries. A fault of graftwork's own fails the test."""
+    from graftwork.cli import main
+    from graftwork.oci.transport import Transport
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.dict(os.environ, environment),
+        patch.object(sys, "argv", ["graftwork", *arguments]),
+        patch.dict(Transport.__init__.__kwdefaults__, {"sleep": lambda seconds: None}),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as end,
+    ):
+        main.run()
+    done = Done(int(str(end.value.code or 0)), out.getvalue(), err.getvalue())
+    assert done.code != 70, done.err
+    return done
+
+
 class Workshop:
     """A catalog, a cache of its own, and the command: in this process (``run``) or in one of its own (``spawn``)."""
 
@@ -265,24 +285,8 @@ class Workshop:
         return [verb, self.target, "--catalog", str(self.root), *map(str, arguments)]
 
     def run(self, verb: str, *arguments: object) -> Done:
-        """``graftwork VERB TARGET``, not waiting between tries. A fault of graftwork's own fails the test."""
-        from graftwork.cli import main
-        from graftwork.oci.transport import Transport
-
-        out, err = io.StringIO(), io.StringIO()
-        argv = ["graftwork", *self.arguments(verb, *arguments)]
-        with (
-            patch.dict(os.environ, self.environment),
-            patch.object(sys, "argv", argv),
-            patch.dict(Transport.__init__.__kwdefaults__, {"sleep": lambda seconds: None}),
-            redirect_stdout(out),
-            redirect_stderr(err),
-            pytest.raises(SystemExit) as end,
-        ):
-            main.run()
-        done = Done(int(str(end.value.code or 0)), out.getvalue(), err.getvalue())
-        assert done.code != 70, done.err
-        return done
+        """``graftwork VERB TARGET``."""
+        return run_here(self.environment, *self.arguments(verb, *arguments))
 
     def spawn(self, verb: str, *arguments: object) -> subprocess.Popen[str]:
         """The same in a process of its own."""

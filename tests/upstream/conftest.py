@@ -1,4 +1,4 @@
-"""The GitHub API of this process, and a client of it that never really waits."""
+"""The GitHub API and the package index of this process, and a client that never really waits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from upstream.github_server import GitHubServer
+from upstream.toy_releases import ToyIndex, toy_index
 
 from graftwork.oci.traffic import Patience
 from graftwork.trees.cache import Cache
@@ -48,3 +49,14 @@ def client(server: GitHubServer, tmp_path: Path, waits: list[float], monkeypatch
         return GitHub(Answers(Cache(tmp_path / "cache")), **given)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def index() -> Iterator[ToyIndex]:
+    with toy_index() as found:
+        yield found
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")

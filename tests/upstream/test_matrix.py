@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,6 @@ from graftwork.upstream.releases import FirstUse, find_releases, in_range
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return toy_catalog(tmp_path_factory.mktemp("matrix") / "toy").catalog
-
-
-@pytest.fixture
-def index() -> Iterator[ToyIndex]:
-    with toy_index() as found:
-        yield found
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 def make(

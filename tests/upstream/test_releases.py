@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.version import Version
-from upstream.toy_releases import ToyIndex, toy_catalog, toy_index, wheel
+from upstream.toy_releases import ToyIndex, toy_catalog, wheel
 
 from graftwork.errors import PinError, UnreachableError, UsageError
 from graftwork.names import Sha256
@@ -16,17 +15,6 @@ from graftwork.trees.cache import Cache
 from graftwork.trees.index import PackageIndex
 from graftwork.trees.pipconf import PipSettings
 from graftwork.upstream.releases import FirstUse, Release, find_releases, in_range, oldest_named, open_release
-
-
-@pytest.fixture
-def index() -> Iterator[ToyIndex]:
-    with toy_index() as found:
-        yield found
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
 
 
 def found(index: ToyIndex, cache: Cache, spec: str = "", pins: Any = None, patches: Any = ()) -> list[Release]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tiny import Done, run_here
 from toys import ROOT, TOY_SOURCE, Toy
 from upstream.github_server import GitHubServer
 from upstream.test_contained import patch_text
@@ -25,20 +22,6 @@ from upstream.toy_releases import PATCH, SOURCES, ToyIndex, toy_catalog, toy_ind
 from graftwork.trees.pipconf import PipSettings
 
 PATH = "python/toy/pool.py"
-
-
-@dataclass
-class Done:
-    """What a run came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
 
 
 class World:
@@ -57,23 +40,9 @@ class World:
 
     def status(self, *arguments: object) -> Done:
         """``graftwork status ARGUMENTS``; a fault of graftwork's own fails the test."""
-        from graftwork.cli import main
-
-        out, err = io.StringIO(), io.StringIO()
         settings = PipSettings(index_url=self.index.url, retries=0)
-        argv = ["graftwork", "status", "--catalog", str(self.toy.root), *map(str, arguments)]
-        with (
-            patch.dict(os.environ, self.environment),
-            patch("graftwork.trees.index.pip_settings", lambda: settings),
-            patch.object(sys, "argv", argv),
-            redirect_stdout(out),
-            redirect_stderr(err),
-            pytest.raises(SystemExit) as end,
-        ):
-            main.run()
-        done = Done(int(str(end.value.code or 0)), out.getvalue(), err.getvalue())
-        assert done.code != 70, done.err
-        return done
+        with patch("graftwork.trees.index.pip_settings", lambda: settings):
+            return run_here(self.environment, "status", "--catalog", str(self.toy.root), *map(str, arguments))
 
     @property
     def evidence(self) -> dict[str, Any]:
