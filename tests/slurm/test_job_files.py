@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import subprocess
@@ -131,11 +132,32 @@ def test_a_reference_is_imported_once_and_run_by_pyxis(tmp_path: Path) -> None:
     job = slurm.Job(container="registry.example:5000/team/sglang:v1", srun=["--container-writable"])
     files = slurm.write(pair(), tmp_path, job)
     text = files[0].read_text()
-    assert f"--container-image={tmp_path}/image.sqsh" in text
+    (file,) = re.findall(f"--container-image=({tmp_path}/image-[0-9a-f]{{12}}.sqsh)", text)
     assert f"--container-mounts={tmp_path}:{tmp_path}" in text and "--container-writable" in text
     script = (tmp_path / "import.sh").read_text()
-    assert f"enroot import --output {tmp_path}/image.sqsh 'docker://registry.example:5000#team/sglang:v1'" in script
+    assert f"enroot import --output {file}.part 'docker://registry.example:5000#team/sglang:v1'" in script
     assert "\npython=python3\n" in files[1].read_text()
+
+
+def test_importing_leaves_a_whole_file_or_none_and_another_image_is_another_file(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    enroot = tools / "enroot"
+    enroot.write_text('#!/bin/sh\n[ ! -e "$3" ] || exit 9\necho part > "$3"\n[ ! -e "$0.broken" ] || exit 1\n')
+    enroot.chmod(0o755)
+    slurm.write(pair(), tmp_path / "job", slurm.Job(container="registry.example/a:v1"))
+
+    def imported() -> int:
+        environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+        return subprocess.run([tmp_path / "job/import.sh"], env=environment, check=False).returncode
+
+    (tools / "enroot.broken").touch()
+    assert imported() == 1 and not list((tmp_path / "job").glob("*.sqsh"))
+    (tools / "enroot.broken").unlink()
+    assert imported() == imported() == 0
+    slurm.write(pair(), tmp_path / "job", slurm.Job(container="registry.example/a:v2"))
+    assert imported() == 0
+    assert len(list((tmp_path / "job").glob("*.sqsh"))) == 2 and not list((tmp_path / "job").glob("*.part"))
 
 
 def test_a_squashfs_file_is_run_as_it_is(tmp_path: Path) -> None:

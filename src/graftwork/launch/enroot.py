@@ -5,6 +5,7 @@ Reference syntax: NVIDIA/enroot, ``docker://[USER@][REGISTRY#]IMAGE[:TAG]``; by 
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from pathlib import Path
 
@@ -18,9 +19,15 @@ def uri(image: ImageRef) -> str:
     return f"docker://{registry}{image.repository}{version}"
 
 
-def import_script(image: ImageRef, squashfs: Path) -> str:
-    """A script that makes *squashfs* from *image*, once, on a host with enroot; nothing if it is there."""
-    target = shlex.quote(str(squashfs))
+def squashfs_of(image: ImageRef, folder: Path) -> Path:
+    """The file in *folder* for *image*; another reference has another one."""
+    return folder / f"image-{hashlib.sha256(str(image).encode()).hexdigest()[:12]}.sqsh"
+
+
+def import_script(image: ImageRef, folder: Path) -> str:
+    """A script that makes the squashfs file of *image* in *folder*, whole or not at all; nothing if it is there."""
+    target = shlex.quote(str(squashfs_of(image, folder)))
     lines = ["#!/bin/bash", f"# Make the squashfs file of {image}, once; the job reads it on every node.", "set -eu"]
-    lines += [f"[ ! -e {target} ] || exit 0", f"enroot import --output {target} {shlex.quote(uri(image))}"]
+    lines += [f"[ ! -e {target} ] || exit 0", f"rm -f {target}.part"]
+    lines += [f"enroot import --output {target}.part {shlex.quote(uri(image))}", f"mv {target}.part {target}"]
     return "\n".join(lines) + "\n"

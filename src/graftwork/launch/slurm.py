@@ -13,7 +13,7 @@ from pathlib import Path
 from graftwork.errors import UsageError
 from graftwork.launch.cancel import COMMENT
 from graftwork.launch.deployment import Deployment, render_json
-from graftwork.launch.enroot import import_script
+from graftwork.launch.enroot import import_script, squashfs_of
 from graftwork.launch.node.board import write_whole
 from graftwork.launch.node.drain import MARGIN_S
 from graftwork.oci.reference import ImageRef
@@ -58,7 +58,7 @@ def write(deployment: Deployment, folder: Path, job: Job | None = None) -> list[
         **shipped(),
     }
     if image := _reference(job):
-        texts["import.sh"] = import_script(image, folder / "image.sqsh")
+        texts["import.sh"] = import_script(image, folder)
     try:
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -118,8 +118,9 @@ def _node_script(deployment: Deployment, job: Job) -> str:
 def _container_options(folder: Path, job: Job) -> list[str]:
     if not job.container:
         return []
-    image = folder / "image.sqsh" if _reference(job) else job.container
-    return [f"--container-image={image}", f"--container-mounts={folder}:{folder}", "--no-container-entrypoint"]
+    image = _reference(job)
+    file = squashfs_of(image, folder) if image else job.container
+    return [f"--container-image={file}", f"--container-mounts={folder}:{folder}", "--no-container-entrypoint"]
 
 
 def _reference(job: Job) -> ImageRef | None:
