@@ -83,11 +83,11 @@ def marker(kind: str, function: str) -> Marker:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["lf", "crlf"])
-@pytest.mark.parametrize("function", [*PLACES, *MISSING])
-@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize(
+    ("kind", "function"),  # a module has no locals: see test_a_local_of_a_module_has_no_place
+    [(kind, place) for kind in VALUES for place in (*PLACES, *MISSING) if (kind, place) != ("local", "<module>")],
+)
 def test_a_marker_is_planted_and_does_nothing(tmp_path: Path, kind: str, function: str, newline: str) -> None:
-    if (kind, function) == ("local", "<module>"):
-        pytest.skip("a module has no locals: see the next test")
     here, wanted = over(tmp_path, SOURCE.replace("\n", newline)), marker(kind, function)
     assert not markers.present(wanted, here)
     plant([wanted], here)
