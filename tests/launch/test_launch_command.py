@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import tiny_workshop
 from toys import ROOT
 
+from graftwork.catalog.catalog import Catalog
 from graftwork.cli.main import run
+from graftwork.launch.demands import of_record, of_target
 from graftwork.launch.deployment import parse_json
 
 RECIPE = """\
@@ -108,7 +111,7 @@ def test_an_image_by_its_record(
         "target": "t",
         "engine": {"name": "vllm", "version": "0.24.0", "root": "/"},
         "python": "3.12",
-        "platform": "cuda",
+        "platform": "linux/amd64",
         "base": {"image": "i", "digest": "d"},
         "wheel": {"file": "w", "sha256": "0", "record_sha256": "0"},
         "bytecode": "whiteout",
@@ -127,6 +130,8 @@ def test_an_image_by_its_record(
     assert "--seed 7" in shown and "A=1" in shown and "demanded: the record of t" in shown
     assert graftwork(monkeypatch, recipe, "--image-record", file, "--set", 'mixed.args=["--seed=8"]') == 2
     assert "against what the image demands" in capsys.readouterr().err
+    assert graftwork(monkeypatch, recipe, "--image-record", file, "--set", "node.arch=aarch64") == 5
+    assert "the image is for x86_64" in capsys.readouterr().err
     record["engine"]["version"] = "0.33.0"
     file.write_text(json.dumps(record))
     assert graftwork(monkeypatch, recipe, "--image-record", file) == 5
@@ -135,6 +140,18 @@ def test_an_image_by_its_record(
     file.write_text("{}")
     assert graftwork(monkeypatch, recipe, "--image-record", file) == 4
     assert graftwork(monkeypatch, recipe, "--image-record", tmp_path / "none.json") == 2
+
+
+def test_the_record_of_a_built_image(tmp_path: Path) -> None:
+    """It says for which processor it is; interpreter and accelerator are those of its target."""
+    workshop = tiny_workshop(tmp_path, image="127.0.0.1:1/example/toy:1.0")
+    record = Path(workshop.ok("image", "--dist", tmp_path / "dist")["layout"]).with_name("record.json")
+    catalog = Catalog.find(workshop.root)
+    target = catalog.target("t")
+    apart, known = of_record(record, None), of_record(record, catalog)
+    assert (apart.target, apart.arch, apart.platform, apart.interpreter) == ("t", "x86_64", "", "python3")
+    assert (known.platform, known.interpreter) == (target.platform, target.base.interpreter)
+    assert known.patches == of_target(catalog, "t").patches
 
 
 @pytest.mark.parametrize(

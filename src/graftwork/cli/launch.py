@@ -91,7 +91,7 @@ def _contents(recipe: Recipe, target: str | None, image_record: Path | None, cat
     from graftwork.launch.demands import Contents, of_record, of_target
 
     if image_record is not None:
-        return of_record(image_record)
+        return of_record(image_record, catalog)
     name = target or recipe.target
     if not name:
         return Contents()

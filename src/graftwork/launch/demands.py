@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graftwork.catalog.catalog import Catalog
@@ -21,7 +21,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Contents:
-    """What is known of an image; all empty where nothing is said of it. *patches* are in it, *env* is set in it."""
+    """What is known of an image; all empty where nothing is said of it. *patches* are in it, *env* is set in it.
+
+    *platform* is the accelerator's (``rocm``), *arch* the processor's as a recipe says it (``x86_64``).
+    """
 
     engine: str = ""
     version: str = ""
@@ -31,6 +34,10 @@ class Contents:
     patches: frozenset[str] = frozenset()
     demands: tuple[Demand, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    arch: str = ""
+
+
+_ARCHS = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def of_target(catalog: Catalog, name: str) -> Contents:
@@ -48,11 +55,15 @@ def of_target(catalog: Catalog, name: str) -> Contents:
         frozenset(patch.id for patch in patches),
         tuple(Demand(f"{who}: {each.reason}", tuple(each.args), tuple(each.env.items())) for who, each in launches),
         tuple(target.env.items()),
+        _ARCHS[target.base.arch],
     )
 
 
-def of_record(file: Path) -> Contents:
-    """What the image whose record *file* holds demands. UsageError or ProofError for a file that is no record."""
+def of_record(file: Path, catalog: Catalog | None) -> Contents:
+    """What the image whose record *file* holds demands. UsageError or ProofError for a file that is no record.
+
+    Interpreter, accelerator and environment are not in it: they are those of its target, where *catalog* has that.
+    """
     try:
         record = parse_record(file.read_bytes(), str(file))
     except OSError as error:
@@ -60,4 +71,9 @@ def of_record(file: Path) -> Contents:
     held = frozenset(patch.id for patch in record.patches if patch.state in ("pending", "applied"))
     demand = Demand(f"the record of {record.target}", tuple(record.launch.args), tuple(record.launch.env.items()))
     engine, wanted = record.engine, (demand,) if demand.args or demand.env else ()
-    return Contents(engine.name, engine.version, record.platform, "python3", record.target, held, wanted)
+    arch = _ARCHS.get(record.platform.split("/")[1], "")
+    found = Contents(engine.name, engine.version, target=record.target, patches=held, demands=wanted, arch=arch)
+    if catalog is None or record.target not in catalog.target_names:
+        return found
+    target = catalog.target(record.target)
+    return replace(found, platform=target.platform, interpreter=target.base.interpreter, env=tuple(target.env.items()))

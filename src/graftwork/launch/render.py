@@ -116,6 +116,8 @@ def _plan(recipe: Recipe, contents: Contents) -> Plan:
         raise PinError(f"the image is for {platform}: a recipe is for GPUs", hint="name a target for cuda or rocm")
     if recipe.node.platform is not None and platform != recipe.node.platform:
         raise PinError(f"the recipe's nodes are {recipe.node.platform}, the image is for {platform}")
+    if contents.arch not in ("", recipe.node.arch):
+        raise PinError(f"the recipe's nodes are {recipe.node.arch}, the image is for {contents.arch}")
     if recipe.kvd is not None and recipe.engine != "sglang":
         raise UsageError("kvd is wired into SGLang's hierarchical cache only", hint="vLLM has [kv_cache_offload]")
     plan = Plan(recipe, release(recipe.engine, version, contents.patches), contents, platform)
