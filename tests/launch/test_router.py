@@ -185,6 +185,8 @@ def test_llm_d_has_a_sidecar_before_every_decode_process() -> None:
         (SGLANG, {"router": {"kind": "sglang-router", "policy": "kv_aware"}, "kv_events": {}}, "cannot be 'kv_aware'"),
         (SGLANG, {"router": {"kind": "sglang-router", "args": ["--prefil-policy", "x"]}}, "no argument"),
         (SGLANG, {"router": {"kind": "sglang-router", "version": "9"}}, "no arguments are known of sglang-router 9"),
+        (VLLM, {"router": {"kind": "vllm-router", "policy": "kv_aware"}, "kv_events": {"block_size": 16},
+                "prefill__drop": ["--kv-events-config"]}, "prefill-0 publishes no KV events"),
         (VLLM, {"router": {"kind": "llm-d"}}, "needs epp_config"),
         (VLLM, {"router": {"kind": "llm-d", "epp_config": "p: {nonCachedTokens: 0}"}}, "turns prefill/decode off"),
         (VLLM, {"router": {"kind": "llm-d", "epp_config": '{"non_cached_tokens": 0}'}}, "turns prefill/decode off"),

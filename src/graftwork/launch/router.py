@@ -127,8 +127,11 @@ def _events(plan: Plan, wanted: Router, args: Arguments, engines: list[Draft]) -
     for draft in engines:
         if draft.role == "decode":
             continue
-        if "kv-events" not in draft.ports:
-            raise UsageError(f"{draft.name} publishes no KV events", hint=f"add {draft.role} to kv_events.legs")
+        if not draft.checked.has("--kv-events-config"):
+            raise UsageError(
+                f"{draft.name} publishes no KV events, which the router's policy needs",
+                hint=f"add {draft.role} to kv_events.legs, and take --kv-events-config out of drop",
+            )
         if draft.ports["kv-events"] != 1:
             raise UsageError(
                 f"{draft.name}: vllm-router is told an endpoint for each rank, which are one after the other here",
