@@ -220,3 +220,25 @@ def test_release_twice(hot):
     hot.release()
     hot.release()
     assert closed == [1, 1]
+
+
+@pytest.mark.parametrize("how", ["resumed", "streamed anew", "finished and added again", "unchanged"])
+def test_whose_hot_rows_are_forgotten(hot, how):
+    """Also where its computed tokens did not fall: the tokens themselves may be others."""
+
+    def begin(new=(), resumed=(), finished=()):
+        cached = SimpleNamespace(resumed_req_ids=set(resumed))
+        fresh = [SimpleNamespace(req_id=name) for name in new]
+        output = SimpleNamespace(finished_req_ids=finished, scheduled_new_reqs=fresh, scheduled_cached_reqs=cached)
+        hot.begin_step(output, SimpleNamespace(num_computed_tokens_cpu=[9], req_ids=["a"], num_reqs=1))
+
+    begin(new=["a"])
+    hot.state.tags[:] = 3
+    begin(
+        new=["a"] if how in ("streamed anew", "finished and added again") else (),
+        resumed=["a"] if how == "resumed" else (),
+        finished=["a"] if how == "finished and added again" else (),
+    )
+    tags = hot.state.tags[0, hot.regions.region("a")]
+    assert bool((tags == (3 if how == "unchanged" else -1)).all())
+    assert int(hot.state.region_rows[0]) == hot.regions.region("a")
