@@ -13,7 +13,7 @@ import pytest
 from browser import Cells
 from click.testing import CliRunner, Result
 from toys import Toy
-from upstream.toy_releases import STATES, ToyIndex, toy_catalog, toy_index
+from upstream.toy_releases import PATCH, STATES, ToyIndex, toy_catalog, toy_index
 
 from graftwork.cli.main import cli
 from graftwork.errors import ProofError, UnreachableError, UsageError
@@ -134,6 +134,15 @@ def test_wrong_arguments(toy: Toy, arguments: list[str], message: str) -> None:
     shown = matrix(toy, *arguments)
     assert isinstance(shown.exception, UsageError)
     assert message in shown.exception.message and shown.exception.hint
+
+
+def test_an_engine_without_a_release_in_the_range_is_left_out_and_named(toy: Toy) -> None:
+    toy.write("patches/other/rows/patch.toml", PATCH.replace("toy/", "other/"))
+    shown = matrix(toy)
+    assert (
+        shown.exception is None and "no release of other in >=0.7,<2.0.dev0: its patches are left out" in shown.stderr
+    )
+    assert "other/rows" not in shown.stdout
 
 
 def test_offline_without_a_cache_is_not_reachable(toy: Toy, index: ToyIndex) -> None:

@@ -96,6 +96,14 @@ def test_a_release_that_a_patch_was_not_planned_on_is_an_empty_cell() -> None:
     assert page.count('data-state="none"') == len(CELLS) + 1
 
 
+def test_each_engine_has_a_table_of_its_own_releases() -> None:
+    other = msgspec.structs.replace(cell("9.0", "pending"), patch="another/rows")
+    page = heat_map([*CELLS, other])
+    assert page.count("<table") == 2 and page.count('class="legend"') == 1
+    assert len(Cells(page).cells) == len(CELLS) + 1
+    assert 'data-state="none"' not in page
+
+
 def test_every_cell_leads_to_its_reason(toy: Catalog) -> None:
     for page in (matrix_page(CELLS, "x"), made(toy)):
         tags = Cells(page).tags

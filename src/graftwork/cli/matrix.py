@@ -93,7 +93,10 @@ class Wanted:
 def matrices(
     wanted: Wanted, screen: Screen, *, offline: bool = False, jobs: int = 0, run_tests: bool = False
 ) -> list[Matrix]:
-    """One matrix for each engine, and lines about what it cost."""
+    """One matrix for each engine that has releases in the range, and lines about what it cost.
+
+    UsageError where no engine has one.
+    """
     from graftwork.trees.cache import Cache
     from graftwork.trees.index import PackageIndex
     from graftwork.trees.pages import PageCache
@@ -101,23 +104,34 @@ def matrices(
     cache = Cache(warn=screen.warn)
     pages = PageCache(cache, offline=offline)
     index = PackageIndex(pages=pages)
-    found = []
+    found: list[Matrix] = []
+    empty: list[str] = []
     for engine, patches in wanted.engines.items():
         made = _matrix(wanted, engine, patches, cache, index, jobs, run_tests)
+        if made is None:
+            empty.append(f"no release of {engine} in {wanted.versions or 'the default range'}")
+            continue
         for wheel in made.whole:
             screen.warn(f"{wheel}: downloaded whole, as its source serves no parts of it")
         moved = made.traffic.moved_bytes + pages.moved_bytes
         cost = f"{size(moved)} moved in {made.traffic.requests + pages.requests} requests" if moved else "nothing moved"
         releases = list(dict.fromkeys(cell.version for cell in made.cells))
-        screen.step("releases", f"{engine} {releases[0]} to {releases[-1]} ({len(releases)}): {cost}")
+        span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]} ({len(releases)})"
+        screen.step("releases", f"{engine} {span}: {cost}")
         pages.moved_bytes = pages.requests = 0
         found.append(made)
+    if not found:
+        hint = "give another --versions, or check 'pip config list': the wheels come from pip's sources"
+        raise UsageError("; ".join(empty), hint=hint)
+    for text in empty:
+        screen.warn(f"{text}: its patches are left out")
     return found
 
 
 def _matrix(
     wanted: Wanted, engine: str, patches: list[Patch], cache: Cache, index: PackageIndex, jobs: int, run_tests: bool
-) -> Matrix:
+) -> Matrix | None:
+    """The matrix of one engine; None where it has no release in the range."""
     from graftwork.upstream import releases
     from graftwork.upstream.matrix import Question, make_matrix, with_tests
 
@@ -129,10 +143,7 @@ def _matrix(
         releases.in_range(wanted.versions, patches),
     )
     if not chosen:
-        raise UsageError(
-            f"no release of {engine} in {wanted.versions or 'the default range'}",
-            hint="give another --versions, or check 'pip config list': the wheels come from pip's sources",
-        )
+        return None
     platforms = wanted.catalog.platforms_of(patches)
     if wanted.target is not None:
         platforms = dict.fromkeys(platforms, wanted.target.platform)

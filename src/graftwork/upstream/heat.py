@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graftwork.patching.states import MEANING, State
-from graftwork.upstream.matrix_cells import Cell, EditCell, counted, patches_of, since, versions_of
+from graftwork.upstream.matrix_cells import Cell, EditCell, by_engine, counted, patches_of, since, versions_of
 from graftwork.upstream.report_page import anchor, esc, listed, page
 
 # A mark beside the word, so that nothing hangs on colour alone.
@@ -30,7 +30,16 @@ def matrix_page(cells: Sequence[Cell], foot: str) -> str:
 
 
 def heat_map(cells: Sequence[Cell]) -> str:
-    """The table: a row for each patch, a column for each release; every cell leads to its reason."""
+    """A table for each engine, a row for each patch, a column for each release; every cell leads to its reason."""
+    used = [state for state in State if any(cell.state == state.value for cell in cells)]
+    legend = "".join(
+        f'<span class="tag s-{state.value}">{_MARK[state.value]} {state.value}</span>{esc(MEANING[state])}<br>'
+        for state in used
+    )
+    return "\n".join([*map(_table, by_engine(cells).values()), f'<p class="legend">{legend}</p>'])
+
+
+def _table(cells: Sequence[Cell]) -> str:
     by_place = {(cell.patch, cell.version): cell for cell in cells}
     versions = versions_of(cells)
     head = "".join(f'<th scope="col">{esc(version)}</th>' for version in versions)
@@ -38,14 +47,9 @@ def heat_map(cells: Sequence[Cell]) -> str:
     for patch in patches_of(cells):
         row = "".join(_cell(by_place.get((patch, version)), patch, version) for version in versions)
         rows.append(f'<tr><th scope="row">{esc(patch)}</th>{row}</tr>')
-    used = [state for state in State if any(cell.state == state.value for cell in cells)]
-    legend = "".join(
-        f'<span class="tag s-{state.value}">{_MARK[state.value]} {state.value}</span>{esc(MEANING[state])}<br>'
-        for state in used
-    )
     return (
         f'<div class="scroll"><table class="heat"><thead><tr><th scope="col">patch</th>{head}</tr></thead>\n'
-        f'<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>\n<p class="legend">{legend}</p>'
+        f"<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>"
     )
 
 

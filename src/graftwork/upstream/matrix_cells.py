@@ -112,6 +112,14 @@ def versions_of(cells: Iterable[Cell]) -> list[str]:
     return sorted({cell.version for cell in cells}, key=Version)
 
 
+def by_engine(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each engine: releases of one have no place among those of another."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.patch.partition("/")[0], []).append(cell)
+    return found
+
+
 def patches_of(cells: Iterable[Cell]) -> list[str]:
     """The patches, in their first order."""
     return list(dict.fromkeys(cell.patch for cell in cells))

@@ -13,7 +13,7 @@ from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.catalog.targets import Target
 from graftwork.upstream import report_patches
 from graftwork.upstream.heat import heat_map, reasons
-from graftwork.upstream.matrix_cells import Cell, versions_of
+from graftwork.upstream.matrix_cells import Cell, by_engine, versions_of
 from graftwork.upstream.policy import OLDEST, problems
 from graftwork.upstream.report_page import anchor, esc, listed, page, table
 
@@ -77,9 +77,11 @@ def _summary(facts: Facts) -> str:
     needs += [f"{esc(item.patch)}: {esc(item.text)}" for item in found if item.kind != "stale"]
     if stale := {item.patch for item in found if item.kind == "stale"}:
         needs.append(f"what was seen upstream is older than {OLDEST} days for {len(stale)} of {len(facts.patches)}")
-    versions = versions_of(facts.cells)
-    span = f", {len(versions)} releases ({esc(versions[0])} to {esc(versions[-1])})" if versions else ""
-    counts = f"{len(facts.targets)} targets, {len(facts.patches)} patches{span}."
+    spans = ""
+    for engine, cells in by_engine(facts.cells).items():
+        versions = versions_of(cells)
+        spans += f", {len(versions)} releases of {esc(engine)} ({esc(versions[0])} to {esc(versions[-1])})"
+    counts = f"{len(facts.targets)} targets, {len(facts.patches)} patches{spans}."
     return f"<p>{counts} {'To look at:' if needs else 'Nothing asks for attention.'}</p>{listed(needs)}"
 
 
