@@ -15,6 +15,13 @@ settings.register_profile("graftwork", deadline=None, derandomize=True)
 settings.load_profile("graftwork")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests that share a service must share a worker: a pytest with which xdist's groups do nothing is refused."""
+    grouping = getattr(session.config.option, "loadgroup", False)
+    if grouping and any(item.get_closest_marker("xdist_group") and "@" not in item.nodeid for item in session.items):
+        raise pytest.UsageError("pytest-xdist does not keep groups together with this pytest; see pyproject.toml")
+
+
 @pytest.fixture
 def toy(tmp_path: Path) -> Toy:
     return Toy(tmp_path / "toy")

@@ -18,7 +18,7 @@ from kvevents.test_view import flat
 from wheels import wheel_file
 
 from graftwork.harness.isolate import load_module, stub, stubbed
-from graftwork.launch.kvevents.feed import Feed
+from graftwork.launch.kvevents.feed import END_OF_REPLAY, Feed, Replay
 from graftwork.launch.ports import free_block
 
 pytestmark = pytest.mark.real
@@ -50,8 +50,8 @@ LOGS = ("debug", "info", "warning", "error", "exception")
 
 
 @contextmanager
-def published(module: ModuleType, rank: int, replay: bool = False) -> Iterator[tuple[Any, Any, str | None]]:
-    """A publisher of the engine for *rank*, a subscriber that connects to it, and where to ask for a replay."""
+def published(module: ModuleType, rank: int, replay: bool = False) -> Iterator[tuple[Any, Any, str, str]]:
+    """A publisher of the engine for *rank*, a subscriber, the address for it, and where to ask for a replay."""
     with ExitStack() as stack:
         ports = stack.enter_context(free_block(2 * (rank + 1), "0.0.0.0")).hand_over()
         base, again = ports.start, ports.start + rank + 1
@@ -61,8 +61,7 @@ def published(module: ModuleType, rank: int, replay: bool = False) -> Iterator[t
         context = stack.enter_context(zmq.Context())
         subscriber = stack.enter_context(context.socket(zmq.SUB))
         subscriber.setsockopt(zmq.SUBSCRIBE, b"")
-        subscriber.connect(f"tcp://127.0.0.1:{base + rank}")
-        yield publisher, subscriber, f"tcp://127.0.0.1:{again + rank}" if replay else None
+        yield publisher, subscriber, f"tcp://127.0.0.1:{base + rank}", f"tcp://127.0.0.1:{again + rank}"
 
 
 def settle(publish: Callable[[], None], subscriber: Any) -> list[list[bytes]]:
@@ -90,7 +89,8 @@ def run(module: ModuleType, rank: int, batches: list[list[Any]]) -> Feed:
         next(made)
         publisher.publish(module.KVEventBatch(ts=time.time(), events=events))
 
-    with published(module, rank) as (publisher, subscriber, _):
+    with published(module, rank) as (publisher, subscriber, address, _):
+        subscriber.connect(address)
         heard = settle(lambda: publish([]), subscriber)
         for events in batches:
             publish(events)
@@ -175,7 +175,9 @@ def test_vllm_stores_and_removes(folder: Path, names: list[Any]) -> None:
 def test_a_late_router_has_the_root_replayed(folder: Path, source: tuple[str, str, str]) -> None:
     """The root was published before anybody listened; without its replay every later block is an orphan."""
     made = itertools.count()
-    with events_module(folder, *source) as module, published(module, 0, replay=True) as (publisher, subscriber, where):
+    with ExitStack() as stack:
+        module = stack.enter_context(events_module(folder, *source))
+        publisher, subscriber, address, where = stack.enter_context(published(module, 0, replay=True))
 
         def publish(*events: Any) -> None:
             next(made)
@@ -186,12 +188,6 @@ def test_a_late_router_has_the_root_replayed(folder: Path, source: tuple[str, st
             fields |= {"lora_name": None} if source is VLLM else {}
             return module.BlockStored(block_hashes=[name], token_ids=list(TOKENS[name * 4 : name * 4 + 4]), **fields)
 
-        publish(stored(0, None))
-        publish(stored(1, 0))
-        heard = settle(publish, subscriber)
-        publish(stored(2, 1))
-        heard += rest(subscriber, next(made) - int.from_bytes(heard[0][1], "big") - 1)
-
         def replay(first: int) -> Iterator[tuple[int, bytes]]:
             with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
                 asking.connect(where)
@@ -200,9 +196,26 @@ def test_a_late_router_has_the_root_replayed(folder: Path, source: tuple[str, st
                     _, number, payload = asking.recv_multipart()
                     yield int.from_bytes(number, "big", signed=True), payload
 
+        publish(stored(0, None))
+        publish(stored(1, 0))
+        wait_for(1, replay)
+        subscriber.connect(address)
+        heard = settle(publish, subscriber)
+        publish(stored(2, 1))
+        heard += rest(subscriber, next(made) - int.from_bytes(heard[0][1], "big") - 1)
         feed = Feed(replay=replay)
         for frames in heard:
             feed.receive(frames)
     assert feed.counters.missed == 0
-    assert feed.counters.replayed > 0
+    assert feed.counters.replayed >= 2
     assert feed.view(0).match(TOKENS) == 3
+
+
+def wait_for(number: int, replay: Replay) -> None:
+    """Until the publisher has sent the message *number*, to nobody: a replay has it."""
+    for _ in range(600):
+        sent = itertools.takewhile(lambda found: found != END_OF_REPLAY, (found for found, _ in replay(0)))
+        if number in list(sent):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"message {number} was not sent within a minute")

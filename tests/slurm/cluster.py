@@ -73,14 +73,14 @@ def until(holds: Callable[[], bool], what: str, bound_s: float = BOUND_S) -> Non
         time.sleep(0.05)
 
 
-def processes_of(job: str) -> dict[int, str]:
-    """What lives of *job* on this machine, by its environment, which every descendant inherits; pid and command."""
-    wanted = f"SLURM_JOB_ID={job}".encode()
+def processes_of(cluster: Cluster, job: str) -> dict[int, str]:
+    """What lives of *job* of *cluster*, by its environment, which every descendant inherits; pid and command."""
+    wanted = {f"{name}={value}".encode() for name, value in {**cluster.variables, "SLURM_JOB_ID": job}.items()}
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if wanted.issubset((entry / "environ").read_bytes().split(b"\0")):
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue  # it ended meanwhile

@@ -124,7 +124,8 @@ class Deployed:
     def ended(self) -> tuple[str, str]:
         """JobState and ExitCode once the job has ended, and nothing of it lives."""
         found = self.cluster.ended(self.job)
-        until(lambda: not processes_of(self.job), f"no process of job {self.job}: {processes_of(self.job)}", 10)
+        left = processes_of(self.cluster, self.job)
+        until(lambda: not processes_of(self.cluster, self.job), f"no process of job {self.job}: {left}")
         return found
 
 

@@ -126,7 +126,7 @@ def test_what_never_serves_is_a_crash(slurm_cluster: Cluster, tmp_path: Path) ->
 @pytest.mark.parametrize("who", ["supervisor", "keeper"])
 def test_a_killed_supervisor_leaves_nothing(slurm_cluster: Cluster, tmp_path: Path, who: str) -> None:
     job = submit(slurm_cluster, pair("--orphan"), tmp_path / "job").ready()
-    task = [pid for pid, command in processes_of(job.job).items() if "start.py" in command]
+    task = [pid for pid, command in processes_of(slurm_cluster, job.job).items() if "start.py" in command]
     on_node_1 = [pid for pid in task if b"SLURM_NODEID=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
     keeper, supervisor = sorted(on_node_1, key=lambda pid: _parent(pid) in on_node_1)
     os.kill(supervisor if who == "supervisor" else keeper, signal.SIGKILL)
