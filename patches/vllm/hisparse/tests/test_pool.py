@@ -114,3 +114,15 @@ def test_binding_names_the_node_to_the_kernel(pool, monkeypatch, caplog):
     module._prefer_node(4096, SIZE, 65)
     assert seen == [(237, 4096, SIZE, 1, [0, 2], 129, 0)]
     assert "not bound to NUMA node 65: Operation not permitted" in caplog.text
+
+
+def test_a_kernel_without_huge_pages_is_told_of(pool, caplog):
+    module, _ = pool
+
+    class Plain:
+        def madvise(self, advice):
+            assert advice == module.mmap.MADV_HUGEPAGE
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    module._ask_for_huge_pages(Plain())
+    assert "no huge pages for the host pool, starting takes longer: Invalid argument" in caplog.text

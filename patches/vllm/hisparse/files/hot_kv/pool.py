@@ -49,8 +49,7 @@ class HostPool:
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self._map = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        _ask_for_huge_pages(self._map)
         self.host = torch.frombuffer(self._map, dtype=torch.int8)
         self.nbytes = nbytes
         if (node := numa_node(device)) is not None:
@@ -69,6 +68,14 @@ class HostPool:
             self._registered = False
             pointer = self.host.data_ptr()
             _asked(torch.cuda.cudart().cudaHostUnregister(pointer), "cudaHostUnregister", self.nbytes)
+
+
+def _ask_for_huge_pages(memory: mmap.mmap) -> None:
+    """Fewer pages to make and to register. A kernel without them says so, and the pool is slower to start."""
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError as error:
+        logger.warning("HiSparse: no huge pages for the host pool, starting takes longer: %s", error.strerror)
 
 
 def touch(memory: torch.Tensor, chunk: int = _CHUNK) -> None:
