@@ -282,3 +282,13 @@ def test_the_plan_of_a_symlinked_file(toy: Toy, tmp_path: Path) -> None:
     toy.pool.symlink_to(outside)
     with pytest.raises(TreeError, match="outside"):
         planned(toy)
+
+
+def test_a_lone_patch_that_does_not_fit_is_looked_at_once(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    import graftwork.patching.plan as planning
+
+    toy.pool.write_text(TOY_SOURCE.replace("count = rows", "count = rows - 1"))
+    looked, assess = [], planning.assess
+    monkeypatch.setattr(planning, "assess", lambda *args: (looked.append(args), assess(*args))[1])
+    assert state(toy) is State.DRIFTED
+    assert len(looked) == 1

@@ -66,7 +66,9 @@ def plan(tree: Tree, patches: Sequence[Patch], engine: Engine, optional: Collect
     """Plan *patches*, in order, on *tree*."""
     over, pristine = Overlay(tree), Overlay(tree)
     results = _in_order(patches, over, engine)
-    if not all(item.state in _SETTLED for item in results):
+    # A lone patch was seen on the tree as it is: what is not applied there cannot be taken out.
+    lone = len(results) == 1 and results[0].state is not State.APPLIED
+    if not lone and not all(item.state in _SETTLED for item in results):
         fresh = Overlay(tree)
         peeled = _peel(patches, fresh, engine)
         if peeled:
@@ -126,11 +128,12 @@ def _peel(patches: Sequence[Patch], over: Overlay, engine: Engine) -> dict[str, 
 
 def _with_conflict(item: Assessment, patches: Sequence[Patch], tree: Tree, engine: Engine) -> Assessment:
     """Name the patch in the way where *item* would fit the tree as it is but not behind the ones before it."""
-    if item.state not in (State.DRIFTED, State.PARTIAL):
+    before = patches[: [patch.id for patch in patches].index(item.patch.id)]
+    if not before or item.state not in (State.DRIFTED, State.PARTIAL):
         return item
     if assess(item.patch, Overlay(tree), engine).state not in (State.PENDING, State.APPLIED):
         return item
-    for other in patches[: [patch.id for patch in patches].index(item.patch.id)]:
+    for other in before:
         over = Overlay(tree)
         first = assess(other, over, engine)
         if first.state is not State.PENDING:
