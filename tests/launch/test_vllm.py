@@ -118,10 +118,15 @@ def test_hisparse_since_0_30_moved_into_a_connector() -> None:
     assert value(found, "decode-0", "--compilation-config") is None
 
 
-def test_hisparse_of_our_patch_has_the_keys_of_the_fork() -> None:
+def test_hisparse_of_our_patch_has_the_keys_of_the_fork_and_no_connectors() -> None:
     held = Contents(engine="vllm", version="0.24.0", patches=frozenset({"vllm/hisparse"}))
-    found = rendered(VLLM, held, hisparse=SPARSE, decode={"tp": 1, "dp": 8, "seats": 96})
-    assert json_value(found, "decode-0", "--attention-config")["hisparse_config"]["host_pool_gib"] == 160.0
+    alone = {"prefill": None, "decode": None, "mixed": {"tp": 1, "dp": 8, "seats": 96}, "hisparse": SPARSE}
+    found = rendered(VLLM, held, **alone)
+    assert json_value(found, "mixed-0", "--attention-config")["hisparse_config"]["host_pool_gib"] == 160.0
+    with pytest.raises(UsageError, match="refuses KV connectors"):
+        rendered(VLLM, held, hisparse=SPARSE, decode={"tp": 1, "dp": 8, "seats": 96})
+    with pytest.raises(UsageError, match="is for CUDA"):
+        rendered(VLLM, held, **alone, node__platform="rocm")
 
 
 @pytest.mark.parametrize(

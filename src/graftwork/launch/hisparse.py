@@ -32,6 +32,12 @@ def check(plan: Plan) -> None:
         )
     if plan.platform not in release.hisparse_platforms:
         raise UsageError(f"HiSparse of {release.engine} {release.version} is for CUDA, the nodes are {plan.platform}")
+    if not release.hisparse_transfers and (plan.recipe.decode is not None or plan.recipe.kv_cache_offload is not None):
+        raise UsageError(
+            f"HiSparse of the patch in this {release.engine} {release.version} refuses KV connectors, which expect KV "
+            "on the GPU: a decode leg or an offload cannot have it",
+            hint="use one mixed leg, or a wheel whose HiSparse transfers KV",
+        )
     if wanted.host_to_device_ratio is not None and release.hisparse != "sglang":
         raise UsageError("hisparse.host_to_device_ratio is a key of SGLang", hint="vLLM takes host_pool_gib")
     if wanted.eager_host_mirror is not None and release.hisparse != "connector":

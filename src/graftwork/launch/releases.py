@@ -19,7 +19,8 @@ PATCH = "vllm/hisparse"
 class Release:
     """An engine version. *decode_radix_with*: speculative algorithms beside which a decode leg may keep a radix cache.
 
-    *table* is the version whose arguments it has; *hisparse* says where that setting goes, if anywhere.
+    *table* is the version whose arguments it has; *hisparse* says where that setting goes, if anywhere,
+    and *hisparse_transfers* whether it goes with a connector that transfers KV.
     """
 
     engine: Literal["sglang", "vllm"]
@@ -28,6 +29,7 @@ class Release:
     hisparse: HiSparseForm
     hisparse_archs: frozenset[str] = frozenset({"x86_64", "aarch64"})
     hisparse_platforms: frozenset[str] = frozenset({"cuda", "rocm"})
+    hisparse_transfers: bool = True
     decode_radix_with: frozenset[str] = frozenset()
 
 
@@ -62,7 +64,10 @@ def release(engine: Literal["sglang", "vllm"], version: str, patches: frozenset[
     if parsed >= Version("0.30.0"):
         return Release(engine, version, table, "connector", hisparse_platforms=_CUDA)
     patched = any(patch == PATCH or patch.startswith(PATCH + "-") for patch in patches)
-    return Release(engine, version, table, "attention-config" if patched else "none")
+    if not patched:
+        return Release(engine, version, table, "none")
+    # What the patch's own validator refuses: patches/vllm/hisparse/files/hot_kv/config.py.
+    return Release(engine, version, table, "attention-config", hisparse_platforms=_CUDA, hisparse_transfers=False)
 
 
 def _known(engine: str, version: str) -> None:
