@@ -88,7 +88,7 @@ def test_file_that_changed_meanwhile_starts_anew(server: Any, cache: Cache) -> N
     assert fetch_whole(old, cache, session).read_bytes() == DATA
 
 
-@pytest.mark.parametrize("leftover", [b"x" * 5000, DATA + b"more", DATA])
+@pytest.mark.parametrize("leftover", [b"x" * 5000, DATA + b"more", DATA], ids=["another", "longer", "whole"])
 def test_leftover_of_another_file_without_validator(server: Any, cache: Cache, leftover: bytes) -> None:
     part_of(cache).parent.mkdir(parents=True)
     part_of(cache).write_bytes(leftover)
