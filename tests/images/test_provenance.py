@@ -198,9 +198,12 @@ def test_nonsense_is_a_proof_error(data: bytes, subject: object) -> None:
 def test_inputs_of_every_target(catalog: Catalog) -> None:
     assert catalog.target_names
     for name in catalog.target_names:
-        found = catalog_inputs(catalog, catalog.target(name))
+        target = catalog.target(name)
+        found = catalog_inputs(catalog, target)
         assert {f"deploy/docker/targets/{name}.toml", f"deploy/docker/locks/{name}.json"} <= set(found)
-        assert "patches/sglang/dsa-indexer-rows/revisions/P1V2.toml" in found
+        assert {f"patches/{patch}/patch.toml" for patch in target.patches} <= set(found)
+        earlier = "patches/sglang/dsa-indexer-rows/revisions/P1V2.toml"
+        assert (earlier in found) == ("sglang/dsa-indexer-rows" in target.patches)
         assert not [path for path in found if "/tests/" in path or path.endswith(("README.md", ".pyc"))]
         for path, sha256 in found.items():
             assert hashlib.sha256((catalog.root / path).read_bytes()).hexdigest() == sha256
