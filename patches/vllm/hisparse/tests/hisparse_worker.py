@@ -1,4 +1,4 @@
-"""A worker in miniature that runs one attention layer twice: stock, with all KV in one cache, and with hot KV.
+"""A worker in miniature that runs attention layers twice: stock, with all KV in one cache, and with hot KV.
 
 Requests, blocks, batches and selections are the same for both; what they give is compared bit by bit.
 """
@@ -54,23 +54,40 @@ class Request:
 
 
 class Worker:
-    """Both engines. *fp8*: rows of 656 bytes. ``step`` runs a batch and compares."""
+    """Both engines. *fp8*: rows of 656 bytes; *selects*: for each layer, whether it has an indexer.
 
-    def __init__(self, vllm: SimpleNamespace, backend: Any, fp8: bool, heads: int = HEADS, seed: int = 0) -> None:
+    ``step`` runs a batch; ``stacks`` are the layers of each engine, ``impls`` and ``caches`` are of the first layer.
+    """
+
+    def __init__(
+        self,
+        vllm: SimpleNamespace,
+        backend: Any,
+        fp8: bool,
+        heads: int = HEADS,
+        seed: int = 0,
+        selects: tuple[bool, ...] = (True,),
+    ) -> None:
         self.random, self.backend, self.fp8, self.heads = random.Random(seed), backend, fp8, heads
         torch.manual_seed(seed)
         kind = "fp8_ds_mla" if fp8 else "auto"
         size = (BLOCKS, 64, 656) if fp8 else (BLOCKS, 64, 576)
         dtype = torch.uint8 if fp8 else torch.bfloat16
-        self.caches = {name: torch.zeros(size, dtype=dtype) for name in ("stock", "hot")}
         self.settings = {
             "stock": config(None, cache_config__cache_dtype=kind),
             "hot": config({"host_pool_gib": 1, "device_buffer_size": SLOTS}, cache_config__cache_dtype=kind),
         }
         self.topk = torch.full((TOKENS, TOPK), -1, dtype=torch.int32)
-        self.impls = {name: self._impl(name, kind) for name in self.settings}
+        self.selects = selects
+        self.stacks: dict[str, list[Any]] = {name: [] for name in self.settings}
         for name, settings in self.settings.items():
-            settings.compilation_config.static_forward_context["l.attn"] = SimpleNamespace(impl=self.impls[name])
+            for number, indexer in enumerate(selects):
+                cache, impl = torch.zeros(size, dtype=dtype), self._impl(name, kind)
+                layer = SimpleNamespace(impl=impl, indexer=object() if indexer else None, cache=cache)
+                settings.compilation_config.static_forward_context[f"{number}.attn"] = layer
+                self.stacks[name].append(layer)
+        self.impls = {name: stack[0].impl for name, stack in self.stacks.items()}
+        self.caches = {name: stack[0].cache for name, stack in self.stacks.items()}
         self.builders = {name: self._builder(name) for name in self.settings}
         kernels = OracleKernels(vllm.hot("oracle"))
         self.hot = vllm.hot("manager").create(self.settings["hot"], torch.device("cpu"), kernels)
@@ -94,7 +111,7 @@ class Worker:
 
     def _builder(self, name: str) -> Any:
         builder = object.__new__(self.backend.FlashMLASparseMetadataBuilder)
-        builder.vllm_config, builder.layer_names, builder.device = self.settings[name], ["l.attn"], torch.device("cpu")
+        builder.vllm_config, builder.layer_names, builder.device = self.settings[name], ["0.attn"], torch.device("cpu")
         builder.reorder_batch_threshold, builder.num_heads, builder.use_fp8_kv_cache = 1, self.heads, self.fp8
         builder.fp8_decode_padded_heads, builder.topk_tokens = self.heads, TOPK
         builder.kv_cache_spec = SimpleNamespace(block_size=64)
@@ -125,17 +142,21 @@ class Worker:
         batch = sorted((r for r in self.running if r.name in tokens), key=lambda r: tokens[r.name])
         common, numbers = self._common(batch, tokens, pad)
         self._place(batch)
-        self._select(batch, tokens)
         total = common.num_actual_tokens
-        kv, rope, q = torch.randn(total, 512), torch.randn(total, 1, 64), torch.randn(total, self.heads, 576)
-        found = {}
-        for name, impl in self.impls.items():
-            metadata = self.builders[name].build(0, common)
-            impl.do_kv_cache_update(kv, rope, self.caches[name], common.slot_mapping, impl.kv_cache_dtype, None)
-            found[name], _ = impl.forward_mqa(q.to(torch.bfloat16), self.caches[name], metadata, None)
+        metadata = {name: self.builders[name].build(0, common) for name in self.stacks}
+        found: dict[str, list[torch.Tensor]] = {name: [] for name in self.stacks}
+        for number, selects in enumerate(self.selects):
+            if selects or number == 0:
+                self._select(batch, tokens)
+            kv, rope, q = torch.randn(total, 512), torch.randn(total, 1, 64), torch.randn(total, self.heads, 576)
+            for name, stack in self.stacks.items():
+                impl, cache = stack[number].impl, stack[number].cache
+                impl.do_kv_cache_update(kv, rope, cache, common.slot_mapping, impl.kv_cache_dtype, None)
+                out, _ = impl.forward_mqa(q.to(torch.bfloat16), cache, metadata[name], None)
+                found[name].append(out[:numbers])
         for request in batch:
             request.computed += tokens[request.name]
-        return {name: out[:numbers] for name, out in found.items()}
+        return {name: torch.stack(outs) for name, outs in found.items()}
 
     def _place(self, batch: list[Request]) -> None:
         cached = SimpleNamespace(resumed_req_ids=set(self.resumed))

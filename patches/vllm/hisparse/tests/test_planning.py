@@ -193,6 +193,14 @@ def test_a_model_without_an_indexer(engine):
         planned(engine, hot(30), 10**9, {"0.attn": Spec(MLA)})
 
 
+def test_layers_that_share_a_selection_have_no_indexer_to_hold(engine):
+    specs = SPECS | {"2.attn": Spec(MLA), "3.attn": Spec(MLA)}
+    settings = config({"host_pool_gib": 30 * 4 * MLA / 2**30})
+    made = planned(engine, settings, 50 * INDEXER, specs)
+    assert made.num_blocks == 30 and sum(t.host_resident for t in made.kv_cache_tensors) == 4
+    assert planned(engine, settings, 20 * INDEXER, specs).num_blocks == 20
+
+
 def test_the_tensor_says_where_it_lives(engine_tree):
     fields = load_class(engine_tree / "vllm/v1/kv_cache_interface.py", "KVCacheTensor", [], {})
     assert fields.__name__ == "KVCacheTensor"

@@ -157,7 +157,7 @@ def test_every_layer_has_its_own_share(vllm, backend):
     settings = worker.settings["hot"]
     other = worker._impl("other", "fp8_ds_mla")
     settings.compilation_config.static_forward_context |= {
-        "1.attn": SimpleNamespace(impl=other),
+        "1.attn": SimpleNamespace(impl=other, indexer=object()),
         "1.indexer": SimpleNamespace(impl=object()),
         "moe": SimpleNamespace(),
     }
@@ -174,14 +174,14 @@ def test_debug_judges_each_step(vllm, backend, monkeypatch):
     worker.step({"a": 4})
     worker.hot.judge = MagicMock()
     worker.step({"a": 1})
-    (number, given, host, hot), _ = worker.hot.judge.call_args
-    assert number == 0 and len(given) == 5 and host.shape[1] == hot.shape[1] == 288
+    (layer, given, host, hot), _ = worker.hot.judge.call_args
+    assert layer is worker.hot.layers[0] and len(given) == 5 and host.shape[1] == hot.shape[1] == 288
 
 
 def test_debug_tells_what_is_broken(hot, monkeypatch, vllm):
     monkeypatch.setattr(vllm.hot("oracle"), "broken", lambda *given: ["I1: row 3", "I2: row 4"])
-    with pytest.raises(RuntimeError, match="MLA layer 5: I1: row 3; I2: row 4"):
-        hot.judge(5, (), None, None)
+    with pytest.raises(RuntimeError, match=r"HiSparse, 0\.attn: I1: row 3; I2: row 4"):
+        hot.judge(hot.layers[0], (), None, None)
 
 
 def test_debug_is_refused_where_it_would_not_run(vllm, backend, monkeypatch):
@@ -204,11 +204,11 @@ def test_the_report_is_of_what_happened_since_the_last(vllm, backend):
         return None
 
     assert report() is None
-    hot.state.stats.copy_(torch.tensor([10, 4, 0]))
+    hot.counts[0] = torch.tensor([10, 4, 0, 0])
     hot._steps = 50
     first = report()
     assert (first.hits, first.misses, first.copied_bytes, first.pool_bytes, first.refused) == (10, 4, 4 * 1152, 1000, 0)
-    hot.state.stats.copy_(torch.tensor([11, 9, 2]))
+    hot.counts[0] = torch.tensor([11, 9, 2, 0])
     hot._steps = 50
     second = report()
     assert (second.hits, second.misses, second.refused, second.hot_bytes) == (1, 5, 2, hot.hot_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -28,10 +29,15 @@ REPORT_STEPS = 50  # between two readings of the device's counters
 
 @dataclass
 class LayerHotKV:
-    """One MLA layer's share: *number* of its tags and order, and its hot buffer [pages, 64, row] as the cache is."""
+    """One MLA layer's share: its hot buffer [pages, 64, row] as the cache is, and whose tags say what is in it.
+
+    *number*: of the selection, with its tags and order; *leads*: whether this layer makes it, or copies by it.
+    """
 
     owner: HotKV
+    name: str
     number: int
+    leads: bool
     hot: torch.Tensor
 
     def write(
@@ -59,16 +65,18 @@ class LayerHotKV:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Make the selected rows of a decode batch hot; the hot row of each column, and the columns in use.
 
-        topk int32 [T, K]; see `kernels_launch.resolve`.
+        topk int32 [T, K]; see `kernels_launch.resolve`. RuntimeError where the selection is not the last one made.
         """
         me = self.owner
         host, hot = self._words(cache), self._words(self.hot)
         regions = me.state.region_rows[: topk.shape[0]]
         given = (topk, seq_lens, slots, regions, table)
-        index, lengths = me.kernels.resolve(me.state, self.number, *given, host.shape[0], me.tuning)
+        if self.leads:
+            me.select(self.number, given, host.shape[0])
+        index, lengths = me.selected(self)
         me.kernels.copy(me.state, host, hot, me.tuning)
         if me.debug:
-            me.judge(self.number, given, host, hot)
+            me.judge(self, given, host, hot)
         return index, lengths
 
     def _words(self, rows: torch.Tensor) -> torch.Tensor:
@@ -97,8 +105,9 @@ class HotKV:
                 "set --attention-backend FLASHMLA_SPARSE"
             )
         row = ROW_BYTES.get(kinds.pop(), 576 * 2)
+        shares = selections(layers.values())
         shape = HotShape(
-            layers=len(layers),
+            layers=1 + shares[-1][0],
             regions=limits.max_num_seqs,
             slots=settings(vllm_config).slots,
             topk=model.hf_config.index_topk,
@@ -117,16 +126,20 @@ class HotKV:
         self.token_regions = torch.full((tokens,), shape.inert, dtype=torch.int32, device=device)
         self.token_numbers = torch.arange(tokens, dtype=torch.int64, device=device)
         self.staging = _rows(-(-tokens // PAGE), row, device)
-        for number, layer in enumerate(layers.values()):
-            layer.impl.hot_kv = LayerHotKV(self, number, _rows(shape.hot_rows // PAGE, row, device))
+        for (name, layer), share in zip(layers.items(), shares, strict=True):
+            layer.impl.hot_kv = LayerHotKV(self, name, *share, _rows(shape.hot_rows // PAGE, row, device))
         self.layers = [layer.impl.hot_kv for layer in layers.values()]
+        # Of each selection, as HotState.stats; 32 bytes: for an address that is no multiple of 16 Triton compiles anew.
+        self.counts = torch.zeros((shape.layers, 4), dtype=torch.int64, device=device)
+        self.users = torch.bincount(torch.tensor([number for number, _ in shares]))
+        self._made: tuple[int, torch.Tensor, torch.Tensor] | None = None
         self.hot_bytes = self.state.nbytes() + sum(layer.hot.nbytes for layer in self.layers)
         self._steps = 0
-        self._last = [0, 0, 0]
+        self._last = torch.zeros_like(self.counts, device="cpu")
         self._reading: tuple[torch.Tensor, Any] | None = None
         logger.info(
-            "HiSparse: %.2f GiB of GPU memory for %d requests of %d hot rows in %d layers",
-            self.hot_bytes / 2**30, shape.regions, shape.slots, shape.layers,
+            "HiSparse: %.2f GiB of GPU memory for %d requests of %d hot rows in %d layers of %d selections",
+            self.hot_bytes / 2**30, shape.regions, shape.slots, len(layers), shape.layers,
         )  # fmt: skip
 
     def begin_step(self, output: Any, batch: Any) -> None:
@@ -148,6 +161,19 @@ class HotKV:
         """The first *decodes* tokens of this step are decoded, one for each row; only they get hot newest rows."""
         self.token_regions.fill_(self.state.shape.inert)
         self.token_regions[:decodes] = self.state.region_rows[:decodes]
+        self._made = None  # no layer may copy by what the step before selected
+
+    def select(self, number: int, given: tuple[torch.Tensor, ...], host_rows: int) -> None:
+        """Resolve a selection; *given* and *host_rows* as `kernels_launch.resolve` takes them."""
+        self.state.stats = self.counts[number, :3]  # the kernels count there; it is known how many layers copy a miss
+        made = self.kernels.resolve(self.state, number, *given, host_rows, self.tuning)
+        self._made = number, *made
+
+    def selected(self, layer: LayerHotKV) -> tuple[torch.Tensor, torch.Tensor]:
+        """The index and lengths of a layer's selection. RuntimeError if the scratch holds another, or an older one."""
+        if self._made is None or self._made[0] != layer.number:
+            raise RuntimeError(f"HiSparse: {layer.name} shares a selection that was not the last one made in this step")
+        return self._made[1:]
 
     def host_tensor(self, nbytes: int) -> torch.Tensor:
         """*nbytes* of zeroed host memory as an int8 tensor of the GPU."""
@@ -167,31 +193,31 @@ class HotKV:
             if done is not None and not done.query():
                 return None
             self._reading = None
-            return self._report(counts.tolist())
+            return self._report(counts)
         if self._steps >= REPORT_STEPS:
             self._steps = 0
             on_gpu = self.device.type == "cuda"
-            counts = torch.empty(3, dtype=torch.int64, pin_memory=on_gpu)
-            counts.copy_(self.state.stats, non_blocking=True)
+            counts = torch.empty(self.counts.shape, dtype=torch.int64, pin_memory=on_gpu)
+            counts.copy_(self.counts, non_blocking=True)
             done = torch.cuda.Event() if on_gpu else None
             if done is not None:
                 done.record()
             self._reading = counts, done
         return None
 
-    def _report(self, now: list[int]) -> HotKVStats:
-        hits, misses = (now[which] - self._last[which] for which in (HITS, MISSES))
-        self._last = now
+    def _report(self, now: torch.Tensor) -> HotKVStats:
+        since, self._last = now - self._last, now
+        hits, misses = int(since[:, HITS].sum()), int(since[:, MISSES].sum())
+        copied = int(since[:, MISSES] @ self.users) * self.state.shape.row_bytes
         pool = sum(pool.nbytes for pool in self.pools)
-        copied = misses * self.state.shape.row_bytes
-        return HotKVStats(hits, misses, copied, self.hot_bytes, pool, now[REFUSED])
+        return HotKVStats(hits, misses, copied, self.hot_bytes, pool, int(now[:, REFUSED].sum()))
 
-    def judge(self, number: int, given: Iterable[torch.Tensor], host: torch.Tensor, hot: torch.Tensor) -> None:
+    def judge(self, layer: LayerHotKV, given: Iterable[torch.Tensor], host: torch.Tensor, hot: torch.Tensor) -> None:
         """RuntimeError with each invariant that does not hold in a layer after its rows were made hot."""
         from .oracle import broken
 
-        if faults := broken(self.state, number, *given, host, hot):
-            raise RuntimeError(f"HiSparse, MLA layer {number}: {'; '.join(faults)}")
+        if faults := broken(self.state, layer.number, *given, host, hot):
+            raise RuntimeError(f"HiSparse, {layer.name}: {'; '.join(faults)}")
 
     def spoil(self) -> None:
         """Flip bits in every hot row. For tests: an engine that still gives the same logprobs does not read them."""
@@ -210,6 +236,15 @@ def create(vllm_config: Any, device: torch.device, kernels: Any = None) -> HotKV
     context = vllm_config.compilation_config.static_forward_context
     layers = {name: layer for name, layer in context.items() if in_host_memory(name) and _is_mla(layer)}
     return HotKV(vllm_config, layers, device, kernels)
+
+
+def selections(layers: Iterable[Any]) -> list[tuple[int, bool]]:
+    """For each MLA layer, in the order of the model: the number of its selection, and whether the layer makes it.
+
+    One without an indexer (index_topk_freq, index_topk_pattern) attends by what the last one with an indexer selected.
+    """
+    leads = [place == 0 or layer.indexer is not None for place, layer in enumerate(layers)]
+    return [(made - 1, leading) for made, leading in zip(accumulate(leads), leads, strict=True)]
 
 
 def _is_mla(layer: Any) -> bool:
