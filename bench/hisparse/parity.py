@@ -1,217 +1,338 @@
-"""Does decode from hot rows give what stock decode gives? On a GPU, in the image of cuda-hisparse.
+"""Does decode from hot rows give what stock decode gives? On a GPU, with vLLM 0.24.0 and the patch vllm/hisparse.
 
-A small random DeepSeek-V3.2 runs in a process for each side: stock twice (what noise is), with HiSparse, and with
-HiSparse and spoiled hot rows, which must show. Weights are scaled, so that attention matters. Sides differ in nothing
-but the setting.
+    python bench/hisparse/parity.py --stock-path /opt/site --hot-path /opt/hot --model deepseek glm \\
+        --kv-cache-dtype fp8 auto --graphs eager full --jobs 6 --json FILE
+
+Each case is a model, a KV type and a graph mode, in three processes with one engine each: *unpatched* (the stock tree),
+*off* (the patched tree without the setting) and *hot*. They run the same batches; off runs them twice, which is the
+noise; hot ends with spoiled rows, which must show. One line a check, as soon as both sides have answered.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-SIDES = ("stock", "stock-again", "hot", "spoiled")
-FLOOR = 0.02  # of a logprob: less than this is bf16 in any case
-VOCABULARY = 4096
-MODEL = {
-    "architectures": ["DeepseekV32ForCausalLM"],
-    "model_type": "deepseek_v32",
-    "torch_dtype": "bfloat16",
-    "hidden_size": 2048,
-    "intermediate_size": 4096,
-    "moe_intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "first_k_dense_replace": 4,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 64,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "index_n_heads": 64,
-    "index_head_dim": 128,
-    "index_topk": 2048,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 32768,
-    "rope_theta": 10000,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
 
-Answers = list[list[dict[str, float]]]  # request, step, logprob by token
+import judging  # noqa: E402
+import models  # noqa: E402
+import sides  # noqa: E402
+from judging import Answers, Check  # noqa: E402
+
+SIDES = ("unpatched", "off", "hot")
+SQUEEZED = 8  # requests at least that fill the pool together
+SQUEEZE_TOKENS = 200  # each grows by three blocks, and the pool has one for each
+TAIL = 300  # tokens behind a shared prefix
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """noise, hot, spoiled: largest difference to stock of a logprob that both name. faults: why it did not pass."""
+class Batch:
+    """Requests that are submitted at once. kind: plain, prefix (the second request of a shared prefix) or squeeze."""
 
-    noise: float
-    hot: float
-    spoiled: float
-    faults: tuple[str, ...]
+    name: str
+    contexts: list[int]
+    tokens: int
+    seed: int
+    kind: str = "plain"
+    prefix: int = 0  # tokens that all prompts share, and that stay cached from the batch before
+    fresh: bool = True  # the prefix cache is emptied before
+
+    def blocks(self) -> int:
+        """Blocks that all of it fills; a token more, as steps are scheduled ahead."""
+        return sum(models.blocks_of(context + self.tokens + 1) for context in self.contexts)
 
 
-def difference(one: Answers, other: Answers) -> tuple[float, int]:
-    """The largest difference of a logprob up to where the best tokens part, and how many requests part.
+@dataclass(frozen=True)
+class Plan:
+    """What every side of a case runs. blocks: of the pool, the null block included, for off and hot."""
 
-    Behind that the contexts are others, so nothing is compared. ValueError where requests or steps are missing.
+    batches: list[Batch]
+    blocks: int
+    longest: int
+    seats: int
+
+    def control(self) -> Batch:
+        """The batch that is run once more with spoiled rows: one of several requests, if there is one."""
+        plain = [batch for batch in self.batches if batch.kind == "plain"]
+        return next((batch for batch in plain if len(batch.contexts) > 1), plain[-1])
+
+
+def plan(contexts: list[int], batches: list[int], tokens: int, squeeze: bool = True) -> Plan:
+    """A batch of one is each context alone, wider ones take contexts in turn. The pool just holds the widest batch."""
+    made: list[Batch] = []
+    for width in batches:
+        turns = [[each] for each in contexts] if width == 1 else [[contexts[i % len(contexts)] for i in range(width)]]
+        for turn in turns:
+            names = "+".join(map(str, sorted(set(turn))))
+            made.append(Batch(f"{width} x {names}", turn, tokens, seed=len(made)))
+    long = max(contexts)
+    for number in (1, 2):
+        name = f"prefix of {long}, request {number}"
+        made.append(Batch(name, [long + TAIL + number], tokens, 100 + number, "prefix", long, fresh=number == 1))
+    longest = long + TAIL + tokens + SQUEEZE_TOKENS + 64
+    blocks = max(*(batch.blocks() for batch in made), models.blocks_of(longest) + 1) + 1
+    if squeeze:
+        made.append(squeezing(blocks, longest - SQUEEZE_TOKENS - 1))
+    return Plan(made, blocks, longest, max(len(batch.contexts) for batch in made))
+
+
+def squeezing(blocks: int, longest: int) -> Batch:
+    """Prompts that all fit *blocks* with one block to spare for each; then each grows by three.
+
+    Without the block to spare the last would wait for the first to end, and nobody would be preempted.
     """
-    largest, parted = 0.0, 0
-    for a, b in zip(one, other, strict=True):
-        for left, right in zip(a, b, strict=True):
-            if shared := left.keys() & right.keys():
-                largest = max(largest, *(abs(left[token] - right[token]) for token in shared))
-            if max(left, key=left.__getitem__) != max(right, key=right.__getitem__):
-                parted += 1
-                break
-    return largest, parted
+    most = longest // models.BLOCK
+    width = max(SQUEEZED, -(-(blocks - 1) // (most + 1)))
+    each = (blocks - 1) // width - 1
+    return Batch(f"squeeze of {width}", [each * models.BLOCK - 1] * width, SQUEEZE_TOKENS, 7, "squeeze")
 
 
-def judge(answers: dict[str, Answers]) -> Verdict:
-    """Hot may differ from stock by twice stock's own noise or FLOOR; spoiled must differ by more than that."""
-    noise, noisy = difference(answers["stock"], answers["stock-again"])
-    hot, parted = difference(answers["stock"], answers["hot"])
-    spoiled, spoiled_parted = difference(answers["stock"], answers["spoiled"])
-    allowed, faults = max(2 * noise, FLOOR), []
-    if hot > allowed:
-        faults.append(f"logprobs differ by {hot:.4f}, {allowed:.4f} is allowed")
-    if parted > noisy:
-        faults.append(f"{parted} requests give other tokens, stock against itself {noisy}")
-    if spoiled <= allowed and spoiled_parted <= noisy:
-        faults.append("spoiled hot rows do not show: this comparison proves nothing")
-    return Verdict(noise, hot, spoiled, tuple(faults))
-
-
-def prompts(contexts: list[int], batch: int, seed: int) -> list[list[int]]:
-    """Token numbers of *batch* requests, their lengths in turn from *contexts*; two share a prefix of half."""
-    chance = random.Random(seed)
-    made = [[chance.randrange(VOCABULARY) for _ in range(contexts[row % len(contexts)])] for row in range(batch)]
-    if batch > 1:
+def prompts(batch: Batch) -> list[list[int]]:
+    """Token numbers of its requests, the same for each side; the first two of a plain batch share a prefix of half."""
+    chance = random.Random(batch.seed)
+    made = [[chance.randrange(models.VOCABULARY) for _ in range(length)] for length in batch.contexts]
+    if batch.kind == "prefix":
+        shared = random.Random(batch.prefix)
+        for prompt in made:
+            prompt[: batch.prefix] = [shared.randrange(models.VOCABULARY) for _ in range(batch.prefix)]
+    elif batch.kind == "plain" and len(made) > 1:
         half = min(len(made[0]), len(made[1])) // 2
         made[1][:half] = made[0][:half]
     return made
 
 
-def run_side(asked: dict[str, Any]) -> list[Answers]:
-    """In a process of its own: the answers of each batch. Needs vLLM and a GPU."""
-    from vllm import LLM, SamplingParams
+def rounds(side: str, planned: Plan) -> list[tuple[str, Batch]]:
+    """What a side runs, in order."""
+    done = [("first", batch) for batch in planned.batches]
+    if side == "off":
+        done += [("again", batch) for batch in planned.batches if batch.kind != "squeeze"]
+    if side == "hot":
+        done.append(("spoiled", planned.control()))
+    return done
 
-    side = asked["side"]
-    setting = {"host_pool_gib": asked["pool"]} if side in ("hot", "spoiled") else None
-    engine = LLM(
-        model=asked["model"],
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        kv_cache_dtype=asked["kv_cache_dtype"],
-        block_size=64,
-        max_model_len=max(asked["contexts"]) + asked["tokens"] + 64,
-        max_num_seqs=max(asked["batches"]),
-        gpu_memory_utilization=asked["gpu_memory_utilization"],
-        enforce_eager=asked["eager"],
-        compilation_config={"cudagraph_mode": "NONE" if asked["eager"] else "FULL_DECODE_ONLY"},
-        attention_config={"backend": "FLASHMLA_SPARSE", "hisparse_config": setting},
-        seed=0,
+
+class Bench:
+    """The answers of one case as they come, and the checks that can be made of them."""
+
+    def __init__(self, case: str, planned: Plan) -> None:
+        self.case, self.plan = case, planned
+        self.seen: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.open = {batch.name: batch for batch in planned.batches}
+        self.pending = {f"{kind}: {name}" for name in self.open for kind in ("hot", "off")} | {"control"}
+
+    def take(self, side: str, line: dict[str, Any]) -> list[Check]:
+        """One line of a side; the checks that it makes possible."""
+        self.seen[side, line["round"], line["batch"]] = line
+        return [check for name in sorted(self.pending) if (check := self._try(name)) is not None]
+
+    def missing(self) -> list[Check]:
+        """A failed check for each that could not be made."""
+        return [Check(name, faults=["no answer of a side: not checked"]) for name in sorted(self.pending)]
+
+    def _try(self, name: str) -> Check | None:
+        kind, _, batch = name.partition(": ")
+        wanted = self.plan.control() if kind == "control" else self.open[batch]
+        try:
+            check = self._control(wanted) if kind == "control" else getattr(self, f"_{kind}")(wanted)
+        except KeyError:
+            return None
+        self.pending.discard(name)
+        return check
+
+    def _answers(self, side: str, which: str, batch: Batch) -> Answers:
+        found: Answers = self.seen[side, which, batch.name]["answers"]
+        return found
+
+    def _noise(self, batch: Batch) -> judging.Difference:
+        """Stock against itself: again in one engine, or preempted against not preempted."""
+        if batch.kind == "squeeze":
+            return judging.difference(self._answers("unpatched", "first", batch), self._answers("off", "first", batch))
+        return judging.difference(self._answers("off", "first", batch), self._answers("off", "again", batch))
+
+    def _hot(self, batch: Batch) -> Check:
+        unpatched, hot = (self._answers(side, "first", batch) for side in ("unpatched", "hot"))
+        check = judging.equal(f"hot = stock, {batch.name}", unpatched, hot, self._noise(batch))
+        lines = {side: self.seen[side, "first", batch.name] for side in SIDES}
+        judging.kept_back(check, lines["hot"]["refused"], lines["hot"]["misses"])
+        if batch.kind == "prefix" and not batch.fresh:
+            wanted = batch.prefix // models.BLOCK * models.BLOCK
+            judging.reused(check, {side: min(line["cached"]) for side, line in lines.items()}, wanted)
+        if batch.kind == "squeeze":
+            judging.squeezed(check, {side: line["preempted"] for side, line in lines.items()})
+        return check
+
+    def _off(self, batch: Batch) -> Check | None:
+        if batch.kind == "squeeze":  # off is preempted there and unpatched is not
+            self.pending.discard(f"off: {batch.name}")
+            return None
+        unpatched, off = (self._answers(side, "first", batch) for side in ("unpatched", "off"))
+        return judging.same(f"off = unpatched, {batch.name}", unpatched, off, self._noise(batch))
+
+    def _control(self, batch: Batch) -> Check:
+        stock, wrong = self._answers("unpatched", "first", batch), self._answers("hot", "spoiled", batch)
+        return judging.spoiled(f"spoiled rows show, {batch.name}", stock, wrong, self._noise(batch))
+
+
+def run_side(asked: dict[str, Any]) -> None:
+    """In a process of its own: all batches of a side in one engine."""
+    import inside
+
+    if asked["sort"]:
+        inside.sort_selections()
+    began = time.monotonic()
+    engine = inside.start(asked)
+    print(f"started in {time.monotonic() - began:.1f} s", flush=True)
+    planned = Plan(**asked["plan"] | {"batches": [Batch(**batch) for batch in asked["plan"]["batches"]]})
+    for which, batch in rounds(asked["side"], planned):
+        if which == "spoiled":
+            inside.spoil_each_step(engine)
+        sides.report(asked["answer"], answer(engine, batch, asked["logprobs"]) | {"round": which})
+    engine.stop()
+
+
+def answer(engine: Any, batch: Batch, logprobs: int) -> dict[str, Any]:
+    """Run one batch; its answers, and what the engine counted meanwhile."""
+    from vllm import SamplingParams  # type: ignore[import-not-found]
+
+    sampling = SamplingParams(
+        temperature=0, max_tokens=batch.tokens, logprobs=logprobs, ignore_eos=True, detokenize=False
     )
-    engine.apply_model(scale)
-    if side == "spoiled":
-        engine.collective_rpc(spoil_each_step)
-    sampling = SamplingParams(temperature=0, max_tokens=asked["tokens"], logprobs=20, ignore_eos=True, detokenize=False)
-    found = []
-    for number, batch in enumerate(asked["batches"]):
-        given = [{"prompt_token_ids": one} for one in prompts(asked["contexts"], batch, number)]
-        outputs = engine.generate(given, sampling)
-        found.append(
-            [
-                [{str(token): each.logprob for token, each in step.items()} for step in output.outputs[0].logprobs]
-                for output in outputs
-            ]
-        )
-    return found
+    if batch.fresh:
+        engine.forget_prefixes()
+    began, before, preempted = time.monotonic(), engine.counts(), engine.preempted()
+    given = [{"prompt_token_ids": prompt} for prompt in prompts(batch)]
+    outputs = engine.llm.generate(given, sampling, use_tqdm=False)
+    hits, misses, refused = (now - then for now, then in zip(engine.counts(), before, strict=True))
+    return {
+        "batch": batch.name,
+        "answers": [steps(output.outputs[0]) for output in outputs],
+        "cached": [output.num_cached_tokens or 0 for output in outputs],
+        "preempted": engine.preempted() - preempted,
+        "hits": hits,
+        "misses": misses,
+        "refused": refused,
+        "seconds": round(time.monotonic() - began, 2),
+    }
 
 
-def scale(model: Any) -> None:
-    """Dummy weights are uniform within 1e-3: bring them to about 1 / sqrt(width), with what is made of them."""
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and "norm" not in name:
-            parameter.data.mul_(38)
-    for module in model.modules():
-        for name in ("W_UV", "W_UK_T"):
-            if getattr(module, name, None) is not None:
-                getattr(module, name).data.mul_(38)
+def steps(output: Any) -> Any:
+    """Token and logprobs of each step of a CompletionOutput."""
+    return [
+        (token, {str(each): value.logprob for each, value in best.items()})
+        for token, best in zip(output.token_ids, output.logprobs, strict=True)
+    ]
 
 
-def spoil_each_step(worker: Any) -> None:
-    """From now on hot rows are wrong whenever a step begins."""
-    hot = worker.model_runner.hot_kv
-    begin = hot.begin_step
+def case_sides(case: str, planned: Plan, options: argparse.Namespace, folder: Path) -> list[sides.Side]:
+    """The three processes of a case, with what each is asked."""
+    name, dtype, graphs = case.split("-")
+    model = models.shaped(name, heads=options.heads)
+    token = models.mla_bytes(model, dtype) + models.indexer_bytes(model)
+    common = {
+        "model": models.write(model, folder / name),
+        "kv_cache_dtype": dtype,
+        "graphs": graphs,
+        "compile": options.compile,
+        "longest": planned.longest,
+        "seats": planned.seats,
+        "tokens_a_step": options.tokens_a_step,
+        "sizes": sorted({1, 2, 4, 8, *(len(batch.contexts) for batch in planned.batches)}),
+        "kv_bytes": 2 * planned.blocks * models.BLOCK * token,
+        "blocks": None,
+        "pool_gib": None,
+        "slots": options.device_buffer_size,
+        "sort": options.sort,
+        "logprobs": options.logprobs,
+        "plan": asdict(planned),
+    }
+    differ: dict[str, dict[str, Any]] = {
+        "unpatched": {},
+        "off": {"blocks": planned.blocks},
+        "hot": {"pool_gib": models.pool_gib(planned.blocks, model, dtype)},
+    }
+    paths = {"unpatched": options.stock_path, "off": options.hot_path, "hot": options.hot_path}
+    return [
+        sides.Side(side, __file__, common | more, folder / f"{case}-{side}", paths[side])
+        for side, more in differ.items()
+    ]
 
-    def spoiled(*given: Any) -> None:
-        begin(*given)
-        hot.spoil()
 
-    hot.begin_step = spoiled
-
-
-def ask(side: str, options: argparse.Namespace, folder: Path) -> list[Answers]:
-    """Run one side in a process; its answers. SystemExit where it fails, after its own output."""
-    answer = folder / f"{side}.json"
-    asked = vars(options) | {"side": side, "model": str(folder / "model"), "answer": str(answer)}
-    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-    done = subprocess.run([sys.executable, __file__, "--side", json.dumps(asked)], env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(f"{side}: the engine ended with {done.returncode}")
-    answers: list[Answers] = json.loads(answer.read_text())
-    return answers
+def show(case: str, check: Check) -> None:
+    """One line for a reader."""
+    numbers = " ".join(f"{key}={value:.5g}" for key, value in check.numbers.items())
+    state = "FAILS: " + "; ".join(check.faults) if check.faults else "ok"
+    print(f"{case} | {check.name} | {numbers} | {state}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all sides and judge each batch: 0 if all pass, 1 if not."""
+    """Run all cases and judge them: 0 if all checks pass, 1 if not."""
+    options = parsed(arguments)
+    if options.side:
+        run_side(json.loads(options.side))
+        return 0
+    planned = plan(options.contexts, options.batches, options.tokens, not options.no_squeeze)
+    cases = ["-".join(case) for case in itertools.product(options.model, options.kv_cache_dtype, options.graphs)]
+    benches = {case: Bench(case, planned) for case in cases}
+    report: list[dict[str, Any]] = []
+
+    def done(case: str, checks: list[Check]) -> None:
+        for check in checks:
+            show(case, check)
+            report.append({"case": case} | asdict(check))
+        if options.json and checks:
+            Path(options.json).write_text(json.dumps({"options": vars(options), "checks": report}, indent=1) + "\n")
+
+    def on_line(side: sides.Side, line: dict[str, Any]) -> None:
+        case = side.folder.name.rpartition("-")[0]
+        facts = {key: value for key, value in line.items() if key not in ("answers", "cached")}
+        print(f"# {case} {side.name} {json.dumps(facts)}", flush=True)
+        done(case, benches[case].take(side.name, line))
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(options.logs or name)
+        folder.mkdir(parents=True, exist_ok=True)
+        started = [side for case in cases for side in case_sides(case, planned, options, folder)]
+        codes = sides.run(started, options.jobs, on_line)
+    for case, bench in benches.items():
+        done(case, bench.missing())
+    ended = [name for name, code in codes.items() if code]
+    failed = sum(bool(each["faults"]) for each in report)
+    print(f"{len(report)} checks, {failed} fail" + (f"; ended early: {', '.join(ended)}" if ended else ""), flush=True)
+    return int(bool(failed or ended))
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", default=["deepseek"], choices=["deepseek", "glm"])
+    parser.add_argument("--kv-cache-dtype", nargs="+", default=["fp8"], choices=["fp8", "auto"], help="auto is bf16")
+    parser.add_argument("--graphs", nargs="+", default=["full"], choices=["eager", "full"])
     parser.add_argument("--contexts", type=int, nargs="+", default=[1000, 4000, 4200, 20000], help="prompt lengths")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--tokens", type=int, default=64, help="tokens to decode")
-    parser.add_argument("--kv-cache-dtype", default="fp8", choices=["fp8", "auto"])
-    parser.add_argument("--pool", type=float, default=16, help="host_pool_gib")
-    parser.add_argument("--gpu-memory-utilization", type=float, default=0.5)
-    parser.add_argument("--eager", action="store_true", help="without graphs")
-    parser.add_argument("--heads", type=int, default=64, help="16 is the case in which stock has one kernel for all")
+    parser.add_argument("--tokens", type=int, default=24, help="tokens to decode")
+    parser.add_argument("--logprobs", type=int, default=10)
+    parser.add_argument("--device-buffer-size", type=int, default=4096)
+    parser.add_argument("--heads", type=int, help="16 is the case in which stock has one kernel for all")
+    parser.add_argument("--tokens-a-step", type=int, default=8192, help="max_num_batched_tokens")
+    parser.add_argument("--compile", action="store_true", help="torch.compile with graphs: slower to start")
+    parser.add_argument("--no-squeeze", action="store_true", help="without preemption")
+    parser.add_argument("--no-sort", dest="sort", action="store_false", help="leave the order of selections to chance")
+    parser.add_argument("--stock-path", help="folder of the unpatched vllm, if it is not the one that is installed")
+    parser.add_argument("--hot-path", help="folder of the patched vllm")
+    parser.add_argument("--jobs", type=int, default=3, help="engines at a time, all on one GPU")
+    parser.add_argument("--logs", help="a folder for the engines' logs and answers")
+    parser.add_argument("--json", help="write all checks to a file")
     parser.add_argument("--side", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.side:
-        asked = json.loads(options.side)
-        Path(asked["answer"]).write_text(json.dumps(run_side(asked)))
-        return 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "model").mkdir()
-        model = MODEL | {"num_attention_heads": options.heads, "num_key_value_heads": options.heads}
-        (folder / "model/config.json").write_text(json.dumps(model))
-        answers = {side: ask(side, options, folder) for side in SIDES}
-    failed = False
-    for number, batch in enumerate(options.batches):
-        verdict = judge({side: found[number] for side, found in answers.items()})
-        failed = failed or bool(verdict.faults)
-        state = "; ".join(verdict.faults) or "passes"
-        print(
-            f"batch {batch}: stock against itself {verdict.noise:.4f}, hot {verdict.hot:.4f}, "
-            f"spoiled {verdict.spoiled:.4f}: {state}"
-        )
-    return int(failed)
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
