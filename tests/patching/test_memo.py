@@ -51,6 +51,22 @@ def test_the_second_plan_is_the_first_and_parses_nothing(toy: Toy, cache: Cache,
     assert facts(without) == facts(first) == facts(second)
 
 
+def test_edits_beside_a_new_file_are_remembered_too(toy: Toy, cache: Cache, asked: list[str]) -> None:
+    more = '[[edit]]\nid = "{}"\nkind = "{}"\n'
+    anchor = more.format("wide", "anchor") + 'file = "toy/pool.py"\n[[edit.hunk]]\n'
+    anchor += 'find = "wide=True"\nreplace = "wide=rows > 1"\n'
+    added = more.format("added", "file") + 'path = "toy/more.py"\nsource = "more.py"\n'
+    marked = TOY_PATCH.index("[[marker]]")
+    toy.patch("rows", f"{TOY_PATCH[:marked]}{added}{anchor}{TOY_PATCH[marked:]}")
+    toy.write("patches/toy/rows/more.py", "MORE = 1\n")
+    without, first = anew(toy), planned(toy, cache)
+    count = len(asked)
+    assert facts(planned(toy, cache)) == facts(first) == facts(without) and len(asked) == count
+    assert {change.path: change.old is None for change in first.changes} == {"toy/more.py": True, "toy/pool.py": False}
+    toy.write("patches/toy/rows/more.py", "MORE = 2\n")
+    assert planned(toy, cache).changes[0].new == b"MORE = 2\n"
+
+
 def test_other_text_is_another_question(toy: Toy, cache: Cache) -> None:
     assert planned(toy, cache).patches[0].state == "pending"
     toy.write("tree/toy/pool.py", TOY_SOURCE.replace("count = rows", "count = rows + 1"))

@@ -10,6 +10,7 @@ from upstream.toy_releases import SOURCES, STATES, ToyIndex, toy_catalog, toy_in
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.errors import GraftworkError, PinError, UnreachableError, UsageError
+from graftwork.patching import codemod
 from graftwork.trees.cache import Cache
 from graftwork.upstream.matrix import Matrix, Question, make_matrix
 from graftwork.upstream.matrix_cells import Cell, encode, load_cells
@@ -88,6 +89,16 @@ def test_a_second_run_only_revalidates_the_page(toy: Catalog, index: ToyIndex, c
     assert index.asked() == ["/simple/toy/"]
     assert second.traffic.moved_bytes == 0
     assert [cell.state for cell in second.cells] == [cell.state for cell in first.cells]
+
+
+def test_a_second_run_parses_nothing_and_says_the_same(
+    toy: Catalog, index: ToyIndex, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make(toy, index, cache, spec=">=1.0,<1.2")
+    assert [cell.state for cell in first.cells] == ["pending", "pending"]
+    monkeypatch.setattr(codemod, "examine", None)
+    second = make(toy, index, cache, spec=">=1.0,<1.2")
+    assert [cell.edits for cell in second.cells] == [cell.edits for cell in first.cells]
 
 
 def test_offline_needs_nobody_and_says_what_is_missing(toy: Catalog, index: ToyIndex, cache: Cache) -> None:

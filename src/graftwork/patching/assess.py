@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from packaging.version import Version
 
@@ -125,15 +126,21 @@ def take_out(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> None:
 
 def _examine(chosen: Sequence[Edit], patch: Patch, over: Overlay) -> tuple[list[Hunk], Overlay]:
     """Examine each edit on the tree that the edits before it leave behind; returns that tree too."""
-    files = [edit.file for edit in chosen if isinstance(edit, (Codemod, Anchor))]
-    if len(files) < len(chosen):  # other kinds read more than their edit says, and parse nothing
-        found = _examined(chosen, patch, over)
-    else:
-        texts = [over.bytes_of(file) for file in dict.fromkeys(files)]
-        found = memo.recalled(list(chosen), texts, _Examined, lambda: _examined(chosen, patch, over))
+    hunks: list[Hunk] = []
     after = over.copy()
-    after.changed.update(found.changed)
-    return found.hunks, after
+    for plain, group in groupby(chosen, lambda edit: isinstance(edit, (Codemod, Anchor))):
+        run = list(group)
+        found = _remembered(run, patch, after) if plain else _examined(run, patch, after)
+        hunks += found.hunks
+        after.changed.update(found.changed)
+    return hunks, after
+
+
+def _remembered(run: Sequence[Edit], patch: Patch, over: Overlay) -> _Examined:
+    """Edits that read and write only the files that they name; other kinds read more, and parse nothing."""
+    files = dict.fromkeys(edit.file for edit in run if isinstance(edit, (Codemod, Anchor)))
+    texts = [over.bytes_of(file) for file in files]
+    return memo.recalled(list(run), texts, _Examined, lambda: _examined(run, patch, over))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import msgspec
 from graftwork.catalog.catalog import Patch
 from graftwork.errors import CatalogError, GraftworkError, UnreachableError, UsageError
 from graftwork.names import RelPath, Sha256
+from graftwork.patching.memo import remembering
 from graftwork.patching.overlay import Overlay
 from graftwork.trees.cache import Cache
 from graftwork.trees.index import PackageIndex
@@ -123,7 +124,7 @@ def _release(release: Release) -> _Result:
     """All patches on one release; a failure to read it is handed back, so that the others are read too."""
     (work,) = _WORK
     try:
-        with open_release(release, work.cache, work.index) as tree:
+        with open_release(release, work.cache, work.index) as tree, remembering(work.cache):
             cells, seen = [], 0
             over = Overlay(Source(tree))  # each file is read once, for all patches
             for patch in work.question.patches:
