@@ -30,7 +30,7 @@ class Pool:
     """Host memory for all layers. On a GPU: registered at exact size, pages touched first, seen through an alias."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        self._mapping = mmap.mmap(-1, nbytes)
+        self._mapping = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared has no huge pages
         with contextlib.suppress(OSError):  # a kernel without huge pages: touching takes longer, nothing else
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self.memory = torch.frombuffer(self._mapping, dtype=torch.int32)

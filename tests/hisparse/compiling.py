@@ -32,7 +32,7 @@ def constants(shape: HotShape, tuning: Tuning) -> dict[str, int]:
         "BIN_SHIFT": 12,
         "BLOCK_K": 2048,
         "BLOCK_H": 4096,
-        "PROGRAMS": tuning.copy_programs,
+        "EARLY": tuning.early,
         "ROWS": tuning.copy_rows,
         "WORDS": shape.words,
         "BLOCK_W": 512 if shape.words > 256 else 256,
@@ -64,7 +64,7 @@ def build(kernel: Any, threads: int, target: GPUTarget, shape: HotShape) -> dict
         "elf": binary[:4] == b"\x7fELF",
         "shared": made.metadata.shared,
         "threads": made.metadata.num_warps * target.warp_size,
-        "wide_loads": text.count("global.cg.v4")
+        "wide_loads": text.count("ld.global.v4")
         + text.count("global_load_dwordx4")
         + text.count("buffer_load_dwordx4"),
     }
@@ -76,10 +76,8 @@ def main() -> None:
     shape = HotShape(1, 96, 4096, 2048, max_len=131_072, row_bytes=int(row_bytes), rows=96)
     tuning = Tuning()
     for kernel, threads in (
-        (kernels.invert_kernel, tuning.list_threads),
-        (kernels.find_kernel, tuning.find_threads),
-        (kernels.place_kernel, tuning.list_threads),
-        (kernels.sort_kernel, tuning.list_threads),
+        (kernels.resolve_kernel, tuning.resolve_threads),
+        (kernels.sort_kernel, tuning.sort_threads),
         (kernels_copy.copy_kernel, tuning.copy_threads),
         (kernels_copy.newest_kernel, tuning.copy_threads),
     ):

@@ -251,3 +251,27 @@ def restart(engine: Decoding, request: Request) -> None:
     del request.blocks[blocks:]
     request.truth = request.truth[:, :kept]
     request.recent = [pos for pos in request.recent if pos < kept]
+
+
+def first_of_blocks(
+    state: HotState, host: torch.Tensor, hot: torch.Tensor, table: list[int], region: int
+) -> torch.Tensor:
+    """Hot rows, int64, of one request that asks for the first token of every block, its newest the last block's.
+
+    The newest row is written with 77 in every word.
+    """
+    page, device = state.shape.page, state.device
+    tuning = tuning_for(device)
+
+    def given(values: list[list[int]], dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    last = len(table) - 1
+    topk = given([[block * page for block in range(len(table))]])
+    seq_lens, regions = given([[last * page + 1]])[0], given([[region]])[0]
+    slots = given([[table[last] * page]], torch.int64)[0]
+    newest = torch.full((1, state.shape.words), 77, dtype=torch.int32, device=device)
+    write_newest(state, newest, slots, regions, host, hot, tuning)
+    index, _ = resolve(state, 0, topk, seq_lens, slots, regions, given([table]), host.shape[0], tuning)
+    copy(state, host, hot, tuning)
+    return index[0].to(torch.int64)

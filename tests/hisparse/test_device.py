@@ -1,6 +1,6 @@
 """The kernels on a real device, as captured graphs over pinned host memory: oracle, truth and invariants at every step.
 
-Not run where this was written: there was no device. What drives them is what the interpreted tests drive.
+What drives them is what the interpreted tests drive.
 """
 
 from __future__ import annotations
@@ -62,3 +62,23 @@ def test_random_steps_on_a_device(
     engine = Decoding(shape, blocks, seed=regions, bins=1024, device="cuda", pinned=pinned)
     live(engine, steps)
     assert min(engine.counted[:2]) > steps
+
+
+@pytest.mark.parametrize(("row_bytes", "row"), [(656, 6_547_264), (1152, 3_728_320)])
+def test_rows_beyond_four_gib_of_pinned_memory(pools: list[Any], row_bytes: int, row: int) -> None:
+    """Offsets in bytes pass 2^32, row numbers what int32 elements reach; a wrapped one would read something else."""
+    import torch
+    from decoding import first_of_blocks
+    from hot_kv.state import HotShape, HotState
+    from traffic import Pool
+
+    shape = HotShape(1, 2, 4, 4, max_len=4 * 64, row_bytes=row_bytes, rows=1)
+    state, block = HotState(shape, "cuda"), row // 64
+    pools.append(Pool((row + 4 * 64) * row_bytes // 4096 * 4096 + 4096, torch.device("cuda")))
+    (host,) = pools[-1].layers(1, shape.words)
+    hot = torch.zeros(shape.hot_rows, shape.words, dtype=torch.int32, device="cuda")
+    wanted = [host[number * 64].clone() for number in (1, block, block + 1)]
+    index = first_of_blocks(state, host, hot, [1, block, block + 1, block + 2], region=1)
+    assert len({tuple(rows.tolist()) for rows in wanted}) == 3
+    assert all(torch.equal(hot[at], rows) for at, rows in zip(index, wanted, strict=False))
+    assert host[(block + 2) * 64].unique().tolist() == hot[index[3]].unique().tolist() == [77]

@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 import torch
-from hot_kv.kernels_launch import Tuning, copy, resolve, write_newest
+from decoding import first_of_blocks
 from hot_kv.state import HotShape, HotState
 
 NORESERVE = 0x4000  # Linux: address space only; mmap of Python 3.10 does not name it
@@ -18,22 +18,6 @@ def sparse(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     size = shape[0] * shape[1] * dtype.itemsize
     mapping = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
     return torch.frombuffer(mapping, dtype=dtype).view(shape)
-
-
-def run(state: HotState, host: torch.Tensor, hot: torch.Tensor, table: list[int], region: int) -> torch.Tensor:
-    """One row of a batch whose newest token is the first of its last block; asks for the first of every block."""
-    page, tuning = state.shape.page, Tuning(copy_programs=1, copy_rows=2)
-    blocks = torch.tensor([table], dtype=torch.int32)
-    last = len(table) - 1
-    topk = torch.tensor([[block * page for block in range(len(table))]], dtype=torch.int32)
-    seq_lens = torch.tensor([last * page + 1], dtype=torch.int32)
-    slots = torch.tensor([table[last] * page], dtype=torch.int64)
-    regions = torch.tensor([region], dtype=torch.int32)
-    newest = torch.full((1, state.shape.words), 77, dtype=torch.int32)
-    write_newest(state, newest, slots, regions, host, hot, tuning)
-    index, _ = resolve(state, 0, topk, seq_lens, slots, regions, blocks, host.shape[0], tuning)
-    copy(state, host, hot, tuning)
-    return index[0].to(torch.int64)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +38,7 @@ def test_host_rows_far_out(row_bytes: int, row: int) -> None:
     hot = torch.zeros(shape.hot_rows, words, dtype=torch.int32)
     block = row // 64
     host[1 * 64], host[block * 64], host[(block + 1) * 64] = 11, 12, 13
-    index = run(state, host, hot, [1, block, block + 1, block + 2], region=1)
+    index = first_of_blocks(state, host, hot, [1, block, block + 1, block + 2], region=1)
     assert hot[index, 0].tolist() == [11, 12, 13, 77]
     assert hot[index, words - 1].tolist() == [11, 12, 13, 77]
     assert host[(block + 2) * 64].unique().tolist() == [77]
@@ -69,7 +53,7 @@ def test_hot_rows_far_out() -> None:
     hot = sparse((shape.hot_rows, 288), torch.int32)
     for number in range(1, 5):
         host[number * 64] = 10 + number
-    index = run(state, host, hot, [1, 2, 3, 4], region=shape.regions - 1)
+    index = first_of_blocks(state, host, hot, [1, 2, 3, 4], region=shape.regions - 1)
     assert index.min() >= (shape.regions - 1) * shape.stride
     assert hot[index, 287].tolist() == [11, 12, 13, 77]
 
@@ -85,5 +69,5 @@ def test_the_inverse_map_of_many_long_requests() -> None:
     hot = torch.zeros(shape.hot_rows, 164, dtype=torch.int32)
     for number in range(1, 5):
         host[number * 64] = 10 + number
-    index = run(state, host, hot, [1, 2, 3, 4], region=shape.regions - 1)
+    index = first_of_blocks(state, host, hot, [1, 2, 3, 4], region=shape.regions - 1)
     assert hot[index, 0].tolist() == [11, 12, 13, 77]

@@ -98,7 +98,7 @@ def test_every_host_row_has_a_bin_and_most_bins_are_used(rows: int, bins: int) -
 @pytest.mark.parametrize("wave", [32, 64])
 def test_programs_have_as_many_threads_whatever_the_wave(wave: int) -> None:
     tuning = Tuning(wave=wave)
-    assert tuning.warps(tuning.find_threads) * wave == 512
+    assert tuning.warps(tuning.resolve_threads) * wave == 256
     assert tuning.warps(16) == 1
 
 

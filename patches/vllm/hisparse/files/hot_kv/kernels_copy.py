@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 
 @triton.jit
@@ -17,24 +18,26 @@ def copy_kernel(
     sorted_source_ptr,  # int64 [T * K]
     sorted_target_ptr,  # int32 [T * K]
     total_ptr,  # int32 [1]
-    PROGRAMS: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     BLOCK_W: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """Grid (PROGRAMS,), however many rows there are. Programs go through the list side by side, ROWS rows at a time.
+    """Grid (any,), however many rows there are. Programs go through the list side by side, ROWS rows at a time.
 
     So what is in flight at one moment lies close together in the list, and in host memory.
     """
+    if EARLY:
+        gdc_wait()
     total = tl.load(total_ptr)
     word = tl.arange(0, BLOCK_W)[None, :]
-    for first in range(tl.program_id(0) * ROWS, total, PROGRAMS * ROWS):
+    for first in range(tl.program_id(0) * ROWS, total, tl.num_programs(0) * ROWS):
         at = first + tl.arange(0, ROWS)
         listed = at < total
         source = tl.load(sorted_source_ptr + at, mask=listed, other=0).to(tl.int64)
         target = tl.load(sorted_target_ptr + at, mask=listed, other=0).to(tl.int64)
         mask = listed[:, None] & (word < WORDS)
-        words = tl.load(host_ptr + source[:, None] * WORDS + word, mask=mask, other=0, cache_modifier=".cg")
+        words = tl.load(host_ptr + source[:, None] * WORDS + word, mask=mask, other=0)
         tl.store(hot_ptr + target[:, None] * WORDS + word, words, mask=mask)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from .kernels import find_kernel, invert_kernel, place_kernel, sort_kernel
+from .kernels import resolve_kernel, sort_kernel
 from .kernels_copy import copy_kernel, newest_kernel
 from .state import HotState
 
@@ -17,26 +17,35 @@ class Tuning:
     """Sizes that change speed and nothing else. Threads are of one program; a wave is what the device runs in step.
 
     copy_programs x copy_rows rows are in flight at once: enough to fill the bus, few enough to stay close together.
+    early: a kernel is launched while the one in front of it ends (CUDA's programmatic dependent launch).
     """
 
     wave: int = 32
-    find_threads: int = 512
-    list_threads: int = 256
+    resolve_threads: int = 256
+    sort_threads: int = 256
     copy_threads: int = 128
-    copy_programs: int = 264
+    copy_programs: int = 132
     copy_rows: int = 4
+    early: bool = False
 
     def warps(self, threads: int) -> int:
         """Waves of *threads* threads."""
         return max(1, threads // self.wave)
 
+    def launch(self, threads: int) -> dict[str, int | bool]:
+        """What a launch of a kernel that may begin early is given."""
+        early = {"launch_pdl": True} if self.early else {}
+        return {"num_warps": self.warps(threads), "EARLY": self.early, **early}
+
 
 def tuning_for(device: torch.device) -> Tuning:
-    """The defaults on *device*: two copying programs for each multiprocessor, waves of 64 on HIP's CDNA."""
+    """The defaults on *device*: a copying program for each multiprocessor, waves of 64 on HIP's CDNA."""
     if device.type != "cuda":
         return Tuning(copy_programs=4)
     facts = torch.cuda.get_device_properties(device)
-    return Tuning(wave=getattr(facts, "warp_size", 32), copy_programs=2 * facts.multi_processor_count)
+    wave = getattr(facts, "warp_size", 32)
+    early = torch.version.hip is None and facts.major >= 9
+    return Tuning(wave=wave, copy_programs=facts.multi_processor_count, early=early)
 
 
 def resolve(
@@ -59,27 +68,18 @@ def resolve(
     """
     shape, width = state.shape, topk.shape[0]
     _judge(state, topk, {"seq_lens": seq_lens, "slots": slots, "regions": regions, "table": table})
-    tags, order = state.tags[layer], state.order[layer]
-    listing = {"BLOCK_K": triton.next_power_of_2(shape.topk), "num_warps": tuning.warps(tuning.list_threads)}
-    sizes = {"REGIONS": shape.regions, "STRIDE": shape.stride, "TOPK": shape.topk, "MAX_LEN": shape.max_len}
-    shift = bin_shift(host_rows, state.bin_count)
-    invert_kernel[(width,)](
-        topk, seq_lens, slots, regions, table, state.inverse, state.want, state.index, state.lengths, state.count,
-        state.bins, state.stats, topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page,
-        SLOTS=shape.slots, PAGE=shape.page, BINS=state.bin_count, **sizes, **listing,
-    )  # fmt: skip
-    find_kernel[(width,)](
-        slots, regions, state.want, state.inverse, tags, order, state.index, state.victims, state.count, state.stats,
-        SLOTS=shape.slots, BLOCK_H=triton.next_power_of_2(shape.slots), BLOCK_K=listing["BLOCK_K"],
-        num_warps=tuning.warps(tuning.find_threads), **sizes,
-    )  # fmt: skip
-    place_kernel[(width,)](
-        slots, regions, state.want, state.inverse, table, state.victims, tags, state.index, state.source, state.target,
-        state.nth, state.bins, table.stride(0), PAGE=shape.page, BIN_SHIFT=shift, **sizes, **listing,
+    block_k = triton.next_power_of_2(shape.topk)
+    shared = {"TOPK": shape.topk, "BIN_SHIFT": bin_shift(host_rows, state.bin_count), "BLOCK_K": block_k}
+    resolve_kernel[(width,)](
+        topk, seq_lens, slots, regions, table, state.inverse, state.tags[layer], state.order[layer], state.index,
+        state.lengths, state.victims, state.count, state.source, state.target, state.nth, state.bins, state.stats,
+        topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page, REGIONS=shape.regions,
+        SLOTS=shape.slots, STRIDE=shape.stride, MAX_LEN=shape.max_len, PAGE=shape.page,
+        BLOCK_H=triton.next_power_of_2(shape.slots), **shared, **tuning.launch(tuning.resolve_threads),
     )  # fmt: skip
     sort_kernel[(width,)](
-        state.count, state.source, state.target, state.nth, state.bins, state.sorted_source, state.sorted_target,
-        state.total, TOPK=shape.topk, BINS=state.bin_count, BIN_SHIFT=shift, **listing,
+        state.count, state.source, state.target, state.nth, state.bins, state.ticket, state.sorted_source,
+        state.sorted_target, state.total, BINS=state.bin_count, **shared, **tuning.launch(tuning.sort_threads),
     )  # fmt: skip
     return state.index[:width], state.lengths[:width]
 
@@ -94,8 +94,8 @@ def copy(state: HotState, host: torch.Tensor, hot: torch.Tensor, tuning: Tuning)
     _judge_rows(state, host, None)
     copy_kernel[(tuning.copy_programs,)](
         host, hot, state.sorted_source, state.sorted_target, state.total,
-        PROGRAMS=tuning.copy_programs, ROWS=tuning.copy_rows, WORDS=shape.words,
-        BLOCK_W=triton.next_power_of_2(shape.words), num_warps=tuning.warps(tuning.copy_threads),
+        ROWS=tuning.copy_rows, WORDS=shape.words, BLOCK_W=triton.next_power_of_2(shape.words),
+        **tuning.launch(tuning.copy_threads),
     )  # fmt: skip
 
 

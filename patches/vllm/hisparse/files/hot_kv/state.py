@@ -94,7 +94,6 @@ class HotState:
         self.order[:] = self._fresh
         # Never cleared: an entry counts only if the column that it names asks for its position now.
         self.inverse = self._new((shape.regions, shape.max_len), torch.int16)
-        self.want = self._new(listed, torch.int32)
         self.index = self._new(listed, torch.int32, -1)
         self.victims = self._new(listed, torch.int16)
         self.source = self._new(listed, torch.int64)
@@ -104,7 +103,8 @@ class HotState:
         self.sorted_target = self._new((shape.rows * shape.topk,), torch.int32)
         self.count = self._new((shape.rows,), torch.int32)
         self.lengths = self._new((shape.rows,), torch.int32)
-        self.bins = self._new((bins,), torch.int32)
+        self.bins = self._new((bins,), torch.int32)  # left at 0 by whoever reads them last
+        self.ticket = self._new((1,), torch.int32)
         self.total = self._new((1,), torch.int32)
         self.stats = self._new((3,), torch.int64)
         self.region_rows = self._new((shape.rows,), torch.int32, shape.inert)
