@@ -60,7 +60,7 @@ def matrix(versions: str, cache: Path) -> tuple[Cost, list[dict[str, object]]]:
     """``graftwork matrix`` as a whole process."""
     command = [str(GRAFTWORK), "matrix", "--engine", "sglang", "--versions", versions, "--json"]
     cost, out = run(command, cache)
-    cells = json.loads(out)
+    cells = json.loads(out)["cells"]
     moved = sum(cell["bytes"] for cell in cells)
     return Cost(cost.cpu, cost.wall, moved, cost.requests), cells
 

@@ -252,6 +252,7 @@ class Done:
     @property
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.out)
+        assert found.get("error", {"exit_code": 0})["exit_code"] == self.code
         return found
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from graftwork.errors import GraftworkError, redact
@@ -45,10 +45,11 @@ class Screen:
         """A warning, always shown, on stderr."""
         self._write(f"{self.style('warning', 'warn')}: {redact(text)}", sys.stderr)
 
-    def error(self, error: GraftworkError) -> None:
-        """An error with what to do next: on stderr, and as the JSON document when one is wanted."""
+    def error(self, error: GraftworkError, document: Mapping[str, Any] | None = None) -> None:
+        """An error with what to do next: on stderr, and as ``error`` of the JSON document, beside *document*."""
         if self.as_json:
-            self.document({"error": error_dict(error)})
+            said = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            self.document({**(document or {}), "error": said})
         self._write(f"{self.style('error', 'bad')}: {error.message}", sys.stderr)
         if error.hint:
             self._write(f"  {self.style('next', 'bold')}: {error.hint}", sys.stderr)
@@ -95,11 +96,6 @@ class Screen:
     def _write(text: str, stream: TextIO) -> None:
         stream.write(text + "\n")
         stream.flush()
-
-
-def error_dict(error: GraftworkError) -> dict[str, Any]:
-    """An error as data."""
-    return {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
 
 
 def size(count: int) -> str:

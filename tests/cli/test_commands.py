@@ -82,7 +82,7 @@ def test_drift_is_exit_3_with_the_whole_report_as_json_too(toy: Toy) -> None:
     assert "anchor not found" in shown.stdout and "nearest candidate, toy/pool.py:13" in shown.stdout
     assert "nothing was written" in shown.stderr and "next:" in shown.stderr
     document = json.loads(graftwork("plan", "t", "--tree", toy.tree, "--json", cwd=toy.root).stdout)
-    assert document["refused"]["exit_code"] == 3
+    assert document["error"]["exit_code"] == 3
     (patch,) = document["patches"]
     assert patch["state"] == "drifted" and patch["hunks"][0]["state"] == "missing"
 

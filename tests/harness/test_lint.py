@@ -84,7 +84,7 @@ def test_the_verb_names_all_problems_at_once(whole: Toy) -> None:
     put("README.md", "# wrong\n")(whole.root / FOLDER)
     put("tests/test_rows.py", "# TODO\n")(whole.root / FOLDER)
     done = workshop.run("lint", "--json")
-    assert done.code == 8 and done.document["refused"]["exit_code"] == 8
+    assert done.code == 8 and done.document["error"]["exit_code"] == 8
     assert len(done.document["problems"]) == 3 and done.document["orders"] == []
     assert {row["file"] for row in done.document["problems"]} == {
         f"{FOLDER}/{name}" for name in ("README.md", "tests", "tests/test_rows.py")

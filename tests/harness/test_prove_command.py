@@ -54,7 +54,7 @@ def test_a_fault_is_exit_4_in_every_form(tmp_path: Path) -> None:
     done = prove(toy, "--tree", toy.tree, "--json", "--junit", tmp_path / "junit.xml")
     assert done.returncode == 4
     document = json.loads(done.stdout)
-    assert document["ok"] is False
+    assert document["error"]["exit_code"] == 4
     assert [row["name"] for row in document["variants"]] == NAMES
     out = document["variants"][1]
     assert (out["sort"], out["target"], out["patch"], out["noticed"]) == ("out", "t", "toy/rows", ["marker"])

@@ -39,7 +39,7 @@ def graftwork(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]
 def cells() -> dict[str, dict[str, Any]]:
     done = graftwork("matrix", "--patch", "vllm/hisparse", "--versions", SOME, "--json")
     assert done.returncode == 0, done.stderr
-    return {cell["version"]: cell for cell in json.loads(done.stdout) if cell["version"] in STATES}
+    return {cell["version"]: cell for cell in json.loads(done.stdout)["cells"] if cell["version"] in STATES}
 
 
 def test_where_it_applies(cells: dict[str, dict[str, Any]]) -> None:

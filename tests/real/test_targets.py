@@ -125,7 +125,7 @@ def refuses(pair: Path, tree: Path, code: int, *says: str, state: str) -> None:
     for text in (*says, "nothing was written", "next:"):
         assert text in shown.stdout + shown.stderr
     document = json.loads(graftwork("plan", "rocm-gfx950", "--tree", tree, "--json", at=pair).stdout)
-    assert document["patches"][0]["state"] == state and document["refused"]["exit_code"] == code
+    assert document["patches"][0]["state"] == state and document["error"]["exit_code"] == code
     assert snapshot(tree) == before
     assert graftwork("verify", "rocm-gfx950", "--tree", tree, at=pair).returncode == code
 

@@ -13,7 +13,7 @@ from graftwork.errors import GraftworkError, PinError, UnreachableError, UsageEr
 from graftwork.patching import codemod
 from graftwork.trees.cache import Cache
 from graftwork.upstream.matrix import Matrix, Question, make_matrix
-from graftwork.upstream.matrix_cells import Cell, encode, load_cells
+from graftwork.upstream.matrix_cells import Cell, as_dict, load_cells
 from graftwork.upstream.releases import FirstUse, find_releases, in_range
 
 
@@ -143,14 +143,15 @@ def test_a_server_without_ranges_costs_whole_wheels_and_that_is_counted(
 
 def test_cells_read_back_as_they_were(cells: dict[str, Cell], tmp_path: Path) -> None:
     file = tmp_path / "cells.json"
-    file.write_bytes(encode(list(cells.values())))
+    document = as_dict(list(cells.values()))
+    file.write_text(json.dumps(document))
     assert load_cells(file) == list(cells.values())
-    rows = json.loads(file.read_text())
-    assert isinstance(rows, list)
-    assert {"patch", "version", "state", "edits", "bytes"} <= set(rows[0])
+    assert {"patch", "version", "state", "edits", "bytes"} <= set(document["cells"][0])
+    file.write_text(json.dumps({**document, "error": {"message": "m", "hint": "", "exit_code": 4}}))
+    assert load_cells(file) == list(cells.values())
 
 
-@pytest.mark.parametrize("text", ["", "{}", '[{"patch": 1}]'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"cells": [{"patch": 1}]}'])
 def test_a_file_that_is_no_matrix_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "cells.json").write_text(text)
     with pytest.raises(UsageError, match="not a matrix"):

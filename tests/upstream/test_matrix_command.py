@@ -16,7 +16,7 @@ from toys import Toy
 from upstream.toy_releases import PATCH, STATES, ToyIndex, toy_catalog, toy_index
 
 from graftwork.cli.main import cli
-from graftwork.errors import ProofError, UnreachableError, UsageError
+from graftwork.errors import UnreachableError, UsageError
 from graftwork.upstream.matrix import Traffic
 from graftwork.upstream.matrix_cells import OwnTests
 
@@ -57,18 +57,23 @@ def process(toy: Toy, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_one_json_list_on_stdout(toy: Toy) -> None:
+def cells(stdout: str) -> list[dict[str, Any]]:
+    (found,) = json.loads(stdout).values()
+    return list(found)
+
+
+def test_one_json_document_on_stdout(toy: Toy) -> None:
     shown = matrix(toy, "--json")
-    rows = json.loads(shown.stdout)
+    rows = cells(shown.stdout)
     assert {row["version"]: row["state"] for row in rows} == STATES
     assert "releases  toy 0.7 to 1.5 (9)" in shown.stderr
 
 
 def test_two_processes_give_what_one_gives(toy: Toy) -> None:
-    one = json.loads(matrix(toy, "--json").stdout)
+    one = cells(matrix(toy, "--json").stdout)
     done = process(toy, "matrix", "--jobs", "2", "--versions", ">=0.7,<2.0.dev0", "--json")
     assert done.returncode == 0, done.stderr
-    assert [{**row, "bytes": 0} for row in json.loads(done.stdout)] == [{**row, "bytes": 0} for row in one]
+    assert [{**row, "bytes": 0} for row in cells(done.stdout)] == [{**row, "bytes": 0} for row in one]
 
 
 def test_what_two_processes_could_not_read_is_one_error(toy: Toy, index: ToyIndex) -> None:
@@ -115,7 +120,7 @@ def test_patches_by_target_engine_and_name(toy: Toy) -> None:
         (["--patch", "other"], {"toy/other"}),
         (["--patch", "other", "--patch", "toy/rows"], {"toy/rows", "toy/other"}),
     ):
-        rows = json.loads(matrix(toy, "--json", *arguments).stdout)
+        rows = cells(matrix(toy, "--json", *arguments).stdout)
         assert {row["patch"] for row in rows} == wanted
 
 
@@ -162,12 +167,13 @@ def results(monkeypatch: pytest.MonkeyPatch, **tests: Any) -> None:
 def test_failed_tests_fail_the_command(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     results(monkeypatch, passed=1, skipped=0, failed={"test_x": "AssertionError: no"})
     shown = matrix(toy, "--run-tests")
-    assert isinstance(shown.exception, ProofError)
-    assert "toy/rows on 1.1" in shown.exception.message
+    assert shown.return_value == 4 and "toy/rows on 1.1" in shown.stderr
     assert "failed on 1 of 1" in shown.stdout and "test_x: AssertionError: no" in shown.stdout
     as_json = matrix(toy, "--run-tests", "--json")
     assert as_json.return_value == 4
-    (row,) = [row for row in json.loads(as_json.stdout) if row["version"] == "1.1"]
+    document = json.loads(as_json.stdout)
+    assert document["error"]["exit_code"] == 4
+    (row,) = [row for row in document["cells"] if row["version"] == "1.1"]
     assert row["tests"]["failed"] == {"test_x": "AssertionError: no"}
 
 

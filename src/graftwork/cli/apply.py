@@ -56,12 +56,12 @@ def command(
     screen.step("target", f"{wanted.name}: {wanted.engine} {engine.version} on {wanted.platform} ({tree.origin})")
     report.show(planned, screen)
     refusal = planned.refusal()
-    if screen.as_json:
-        screen.document(report.as_dict(planned, wanted.name, wanted.engine))
+    document = report.as_dict(planned, wanted.name, wanted.engine)
     if refusal is not None:
-        if not screen.as_json:
-            screen.error(refusal)
+        screen.error(refusal, document)
         return refusal.exit_code
+    if screen.as_json:
+        screen.document(document)
     wrote = [change.path for change in planned.changes]
     for path in wrote:
         screen.step("wrote", path)

@@ -9,7 +9,7 @@ import click
 from graftwork.catalog.catalog import Catalog
 from graftwork.cli import options
 from graftwork.errors import PolicyError, UnreachableError
-from graftwork.ui import Screen, error_dict
+from graftwork.ui import Screen
 
 if TYPE_CHECKING:
     from graftwork.harness.lint import Problem
@@ -35,20 +35,17 @@ def command(screen: Screen, found: Catalog, patches: tuple[str, ...], orders: bo
         problems += more
     for problem in problems:
         screen.line(str(problem))
-    error = None
+    rows = [{"file": item.file, "line": item.line, "message": item.message} for item in problems]
+    document = {"patches": names, "orders": checked, "problems": rows}
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
         error = PolicyError(
             f"lint: {count} in {len({item.file for item in problems})} files", hint="see the lines above"
         )
-    if screen.as_json:
-        rows = [{"file": item.file, "line": item.line, "message": item.message} for item in problems]
-        refused = error_dict(error) if error else None
-        screen.document({"patches": names, "orders": checked, "problems": rows, "refused": refused})
-    elif error:
-        screen.error(error)
-    if error:
+        screen.error(error, document)
         return error.exit_code
+    if screen.as_json:
+        screen.document(document)
     orders_said = f", orders of {', '.join(checked)}" if checked else ""
     screen.result(
         f"lint: {_count(len(names), 'patch', 'es')}{'' if patches else ', sources'}{orders_said}: nothing to mend"

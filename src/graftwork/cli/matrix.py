@@ -54,17 +54,16 @@ def command(
     if page is not None:
         writing.write(page, _page(cells))
         screen.step("written", str(page))
-    if screen.as_json:
-        click.echo(matrix_cells.encode(cells), nl=False)
+    document = matrix_cells.as_dict(cells)
     failed = [f"{cell.patch} on {cell.version}" for cell in cells if cell.tests and cell.tests.failed]
     if failed:
         error = ProofError(
             f"tests failed: {', '.join(failed)}", hint="the anchors match, the fix does not work there: see the report"
         )
-        if screen.as_json:  # stdout has its one document: the cells say what failed
-            Screen(quiet=True).error(error)
-            return error.exit_code
-        raise error
+        screen.error(error, document)
+        return error.exit_code
+    if screen.as_json:
+        screen.document(document)
     states = [cell.state for cell in cells]
     said = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     screen.result(f"{len(cells)} cells: {said}")

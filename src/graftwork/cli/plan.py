@@ -56,15 +56,13 @@ def command(
     screen.step("target", f"{wanted.name}: {wanted.engine} {engine.version} on {wanted.platform} ({planned.origin})")
     report.show(planned, screen)
     refusal = planned.refusal()
+    document = report.as_dict(planned, wanted.name, wanted.engine)
+    if refusal is not None:
+        screen.error(refusal, document)
+        return refusal.exit_code
     if screen.as_json:
-        screen.document(report.as_dict(planned, wanted.name, wanted.engine))
-    elif as_diff and refusal is None:
+        screen.document(document)
+    elif as_diff:
         click.echo(report.diff(planned), nl=False)
-    if refusal is None:
-        screen.result(
-            f"{len(planned.pending)} of {len(planned.patches)} patches to apply, {len(planned.changes)} files"
-        )
-        return 0
-    if not screen.as_json:
-        screen.error(refusal)
-    return refusal.exit_code
+    screen.result(f"{len(planned.pending)} of {len(planned.patches)} patches to apply, {len(planned.changes)} files")
+    return 0

@@ -58,21 +58,18 @@ def command(
     if junit:
         writing.write(junit, report.junit(rows))
     faults = [row for row in rows if row.verdict.fault]
-    if screen.as_json:
-        screen.document(report.as_dict(rows))
-    if not rows:
-        screen.result("no patch is needed here: there is nothing to prove")
-        return 0
     if not faults:
-        screen.result(f"{len(rows)} variants of {len(stages)} patches, every one noticed")
+        if screen.as_json:
+            screen.document(report.as_dict(rows))
+        noticed = f"{len(rows)} variants of {len(stages)} patches, every one noticed"
+        screen.result(noticed if rows else "no patch is needed here: there is nothing to prove")
         return 0
     first = f"{faults[0].target} {faults[0].patch}, {faults[0].variant.name}: {faults[0].verdict.fault}"
     error = ProofError(
         f"{len(faults)} of {len(rows)} variants are not as they must be, first {first}",
         hint="docs/harness.md says for each fault what to do",
     )
-    if not screen.as_json:
-        screen.error(error)
+    screen.error(error, report.as_dict(rows))
     return error.exit_code
 
 

@@ -12,7 +12,7 @@ import click
 from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.cli import opening, writing
 from graftwork.errors import StateError
-from graftwork.ui import Screen, error_dict
+from graftwork.ui import Screen
 
 if TYPE_CHECKING:
     from graftwork.upstream.rebase import Rebased
@@ -97,11 +97,8 @@ def _conflicts(screen: Screen, patch: Patch, made: Rebased, work: Path | None) -
             writing.write(work / path, data, folders=True)
     hint = f"settle the marks in {work}, then run it again" if work else "write the files to settle: --work DIR"
     refused = StateError(f"{patch.id}: conflicts in {', '.join(made.conflicts)}; patch.toml is as it was", hint=hint)
-    if screen.as_json:
-        merged = {path: made.merged[path].decode("utf-8", "replace") for path in made.conflicts}
-        screen.document({**_facts(patch, made), "merged": merged, "refused": error_dict(refused)})
-    else:
-        screen.error(refused)
+    merged = {path: made.merged[path].decode("utf-8", "replace") for path in made.conflicts}
+    screen.error(refused, {**_facts(patch, made), "merged": merged})
     return refused.exit_code
 
 

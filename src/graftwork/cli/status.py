@@ -13,7 +13,7 @@ from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.catalog.targets import Target
 from graftwork.cli import options, writing
 from graftwork.errors import GraftworkError, PinError, PolicyError, UnreachableError, UsageError
-from graftwork.ui import Screen, error_dict
+from graftwork.ui import Screen
 
 if TYPE_CHECKING:
     from graftwork.upstream.policy import Problem
@@ -65,7 +65,7 @@ def command(
         job.write_ledger(targets)
     refused = _refused(job, targets, problems if check else [], failed, ledger_check or (check and not ledger))
     if refused is not None:
-        screen.document(document | {"error": error_dict(refused)}) if screen.as_json else screen.error(refused)
+        screen.error(refused, document)
         return refused.exit_code
     if screen.as_json:
         screen.document(document)

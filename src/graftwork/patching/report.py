@@ -9,7 +9,7 @@ from typing import Any
 from graftwork.patching.assess import Assessment
 from graftwork.patching.plan import Plan
 from graftwork.patching.states import State
-from graftwork.ui import Screen, error_dict
+from graftwork.ui import Screen
 
 STYLE = {
     State.PENDING: "good",
@@ -24,7 +24,6 @@ STYLE = {
 
 def as_dict(plan: Plan, target: str, engine: str) -> dict[str, Any]:
     """The plan for machines; hashes are sha256 in hex, None where there is no file."""
-    refusal = plan.refusal()
     return {
         "target": target,
         "engine": {"name": engine, "version": str(plan.engine.version), "platform": plan.engine.platform},
@@ -34,7 +33,6 @@ def as_dict(plan: Plan, target: str, engine: str) -> dict[str, Any]:
             {"path": c.path, "old_sha256": _sha(c.old), "new_sha256": _sha(c.new), "patches": list(c.patches)}
             for c in plan.changes
         ],
-        "refused": error_dict(refusal) if refusal else None,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from packaging.version import Version
@@ -76,15 +76,22 @@ class Cell(Strict, frozen=True, kw_only=True):
     tests: OwnTests | None = None
 
 
-def encode(cells: Sequence[Cell]) -> bytes:
-    """The cells as JSON: a list, in their order."""
-    return msgspec.json.format(msgspec.json.encode(list(cells)), indent=2) + b"\n"
+class _Document(Strict, frozen=True, kw_only=True):
+    """What ``graftwork matrix --json`` prints; ``error`` where tests failed."""
+
+    cells: list[Cell]
+    error: dict[str, str | int] = {}
+
+
+def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The JSON document of *cells*, in their order."""
+    return {"cells": msgspec.to_builtins(list(cells))}
 
 
 def load_cells(file: Path) -> list[Cell]:
     """Cells that ``graftwork matrix --json`` wrote to *file*. UsageError when it is something else."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=list[Cell])
+        return msgspec.json.decode(file.read_bytes(), type=_Document).cells
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror})", hint=_HINT) from error
     except msgspec.DecodeError as error:
