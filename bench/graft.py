@@ -107,9 +107,14 @@ def main() -> int:
 
 
 def prepare(target: str, cache: Path, dist: Path) -> None:
-    """Fill the cache with the wheel's files and make the payload that the peers are given."""
+    """Fill the cache with the wheel's files and make the payload that the peers are given.
+
+    Bytecode of our sources is made first, as pip makes it: the environment may forbid an editable install to keep any.
+    """
+    import compileall
     import subprocess
 
+    compileall.compile_dir(ROOT / "src/graftwork", quiet=1)
     command = [str(GRAFTWORK), "image", target, "--catalog", str(ROOT), "--dist", str(dist), "--quiet", "--no-attest"]
     subprocess.run(command, check=True, env={**os.environ, "GRAFTWORK_CACHE": str(cache)}, stdout=subprocess.DEVNULL)
 
