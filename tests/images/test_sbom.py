@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 from packaging.version import Version
-from toys import Toy
+from toys import TOY_SOURCE, Toy
 
 from graftwork.catalog.catalog import Catalog, wheel_for
 from graftwork.catalog.patches import PatchFile, Upstream
 from graftwork.catalog.seen import Seen
 from graftwork.errors import GraftworkError, UnreachableError
+from graftwork.images import sbom as sbom_module
 from graftwork.images.from_plan import payload_spec
 from graftwork.images.payload import PayloadSpec, record_for
 from graftwork.images.record import Base, Record, render_record
@@ -28,7 +29,9 @@ from graftwork.images.sbom import patch_diffs, patch_type, sbom, upstream_url
 from graftwork.oci.canonical import readable_json
 from graftwork.oci.model import MANIFEST, Descriptor, Platform, sha256_digest
 from graftwork.patching.assess import Engine
+from graftwork.patching.memo import remembering
 from graftwork.patching.plan import Plan, plan
+from graftwork.trees.cache import Cache
 from graftwork.trees.folder import FolderTree
 
 IMAGE = Descriptor(MANIFEST, "sha256:" + "a" * 64, 1234, platform=Platform("amd64", "linux"))
@@ -351,6 +354,55 @@ def test_a_binary_file_is_named(toy: Toy) -> None:
     (toy.root / "patches/toy/second/extra/blob.bin").write_bytes(b"\xff\x00")
     diff = patch_diffs(plan(FolderTree(toy.tree), toy.patches, toy.engine))["toy/second"]
     assert "Binary files /dev/null and b/toy/extra/blob.bin differ\n" in diff
+
+
+# What is remembered
+
+NAMES = [
+    "",
+    "registry.example:5000/team/engine:v1",
+    "registry.example/a_b/c.d-e:1",
+    "127.0.0.1:5000/x/y:t",
+    "oci:dir:t",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_put_in_afterwards_is_the_one_that_it_is_made_with(record: Record, name: str) -> None:
+    for base in (record.base, None):
+        anonymous = sbom(record, IMAGE, [entry(*LINKS)], DIFFS, base=base)
+        assert sbom_module.named(anonymous, record, IMAGE, name) == sbom(
+            record, IMAGE, [entry(*LINKS)], DIFFS, base=base, name=name
+        )
+
+
+def test_the_second_sbom_of_one_plan_is_remembered(
+    toy: Toy, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = sbom
+    monkeypatch.setattr(sbom_module, "sbom", lambda *a, **k: (asked.append("x"), real(*a, **k))[1])
+    planned = toy_plan(toy)
+    rows = msgspec.structs.replace(record.patches[0], id="toy/rows", files=["toy/pool.py"])
+    record = msgspec.structs.replace(record, patches=[rows])
+
+    def made(plan: Plan, name: str, image: Descriptor = IMAGE) -> bytes:
+        return sbom_module.remembered(record, image, plan, base=record.base, name=name)
+
+    without = [made(planned, name) for name in NAMES]
+    asked.clear()
+    with remembering(Cache(tmp_path / "cache")):
+        assert [made(planned, name) for name in NAMES] == without
+        assert len(asked) == 1
+        made(planned, "", msgspec.structs.replace(IMAGE, digest="sha256:" + "b" * 64))
+        assert len(asked) == 2, "another image is another question"
+        toy.write("tree/toy/pool.py", TOY_SOURCE + "# longer\n")
+        other = made(plan(FolderTree(toy.tree), toy.patches, toy.engine), "")
+        assert len(asked) == 3, "as is another text"
+        monkeypatch.setattr(sbom_module, "_code", lambda: b"another")
+        made(planned, "")
+        assert len(asked) == 4, "as is other code"
+    assert other == made(plan(FolderTree(toy.tree), toy.patches, toy.engine), "")
 
 
 @pytest.mark.real

@@ -5,11 +5,14 @@ Source: CycloneDX 1.6 JSON schema (ECMA-424), ``patch.type``, ``issue``, ``compo
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from graftwork.catalog.patches import PatchFile, Upstream
 from graftwork.catalog.seen import Seen
@@ -18,6 +21,7 @@ from graftwork.images.provenance import NAMESPACE, base_uri, engine_uri, image_u
 from graftwork.images.record import Base, Patch, Record, render_record
 from graftwork.oci.canonical import readable_json
 from graftwork.oci.model import Descriptor
+from graftwork.patching.memo import digest_of, recalled
 from graftwork.patching.plan import Plan
 from graftwork.patching.report import file_diff
 
@@ -61,6 +65,46 @@ def sbom(
     _in_order(document, [row.id for row in record.patches])
     document["compositions"] = [{"aggregate": "incomplete", "assemblies": listed}]
     return readable_json(document)
+
+
+def remembered(record: Record, image: Descriptor, plan: Plan, *, base: Base | None, name: str) -> bytes:
+    """The same for what *plan* made, from the cache where it was made before; under another *name* it is still that.
+
+    The library takes most of the time of a push that has nothing else to do.
+    """
+    specs = [item.patch.spec for item in plan.patches]
+    seen = {row.ref: row for item in plan.patches for row in item.patch.upstream.refs}
+    texts: list[bytes | None] = []
+    for item in plan.pending:
+        assert item.after is not None, "a pending patch has its result"
+        for path, new in sorted(item.after.changed.items()):
+            texts += [item.patch.id.encode(), path.encode(), item.after.original(path), new]
+    found = recalled(
+        (record, image, specs, base, sorted(seen.items())),
+        texts,
+        bytes,
+        lambda: sbom(record, image, specs, patch_diffs(plan), base=base, seen=seen),
+        among="sboms",
+        code=_code,
+    )
+    return named(found, record, image, name) if name else found
+
+
+def named(document: bytes, record: Record, image: Descriptor, name: str) -> bytes:
+    """*document*, made of an image without a name, as it is for one that is pushed as *name*."""
+    found = json.loads(document)
+    uri = image_uri(name, image.digest, record.platform, fallback=record.target)
+    title = uri.partition("@")[0].rpartition("/")[2]
+    found["metadata"]["component"] |= {"name": unquote(title), "purl": uri}
+    return readable_json(found)
+
+
+@functools.cache
+def _code() -> bytes:
+    """What an SBOM follows from besides its questions: these modules, and the libraries that write it."""
+    here = Path(__file__).parent
+    folders = [here, here.parent / "patching", here.parent / "oci", here.parent / "catalog"]
+    return digest_of(folders, "cyclonedx-python-lib", "py-serializable", "packageurl-python")
 
 
 def patch_diffs(plan: Plan) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What planning found before for the same edits and the same text, kept in the cache so that nothing is parsed twice.
+"""What was found before for the same edits and the same text, kept in the cache so that nothing is worked out twice.
 
-Only answers are kept, under a name made of everything that they follow from: the edits, the text, this package's own
-code, libcst's version and the Python that runs. The proof of a finished image, layer or folder never asks here.
+Only answers are kept, under a name made of everything that they follow from: the edits, the text, the code that
+answers, its libraries' versions and the Python that runs. The proof of an image, layer or folder never asks here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,6 @@ from graftwork.trees.cache import Cache
 
 T = TypeVar("T")
 SWITCH = "GRAFTWORK_MEMO"
-_KIND = "plans"
 _active: ContextVar[Cache | None] = ContextVar("memo", default=None)
 
 
@@ -36,25 +35,45 @@ def remembering(cache: Cache) -> Iterator[None]:
         _active.reset(token)
 
 
-def recalled(question: object, texts: Iterable[bytes | None], kind: type[T], answer: Callable[[], T]) -> T:
+def recalled(
+    question: object,
+    texts: Iterable[bytes | None],
+    kind: type[T],
+    answer: Callable[[], T],
+    *,
+    among: str = "plans",
+    code: Callable[[], bytes] | None = None,
+) -> T:
     """*answer*'s value, or the one that it gave before for the same *question* (catalog structs) and *texts*.
 
-    A kept answer that is spoiled is a miss. CacheError where the cache cannot be written.
+    *among* names the answers of one sort, *code* digests what gives them (None: planning). A kept answer that is
+    spoiled is a miss. CacheError where the cache cannot be written.
     """
     cache = _active.get()
     if cache is None:
         return answer()
-    key = _key(question, texts)
-    kept = cache.recall(_KIND, key)
+    key = _key((code or _code)(), question, texts)
+    kept = cache.recall(among, key)
     if kept is not None:
         return msgspec.msgpack.decode(kept, type=kind)
     value = answer()
-    cache.keep(_KIND, key, msgspec.msgpack.encode(value))
+    cache.keep(among, key, msgspec.msgpack.encode(value))
     return value
 
 
-def _key(question: object, texts: Iterable[bytes | None]) -> str:
-    state = hashlib.sha256(_code())
+def digest_of(folders: Sequence[Path], *libraries: str) -> bytes:
+    """A digest of code that answers: the modules in *folders*, installed *libraries* by version, Python's version."""
+    from importlib.metadata import version
+
+    state = hashlib.sha256(f"{sys.version_info[:2]} {[(name, version(name)) for name in libraries]}".encode())
+    for folder in folders:
+        for file in sorted(folder.glob("*.py")):
+            state.update(file.read_bytes())
+    return state.digest()
+
+
+def _key(code: bytes, question: object, texts: Iterable[bytes | None]) -> str:
+    state = hashlib.sha256(code)
     for part in (msgspec.msgpack.encode(question), *texts):
         state.update(b"-" if part is None else f"{len(part)}:".encode() + part)
     return state.hexdigest()
@@ -62,10 +81,5 @@ def _key(question: object, texts: Iterable[bytes | None]) -> str:
 
 @functools.cache
 def _code() -> bytes:
-    """A digest of the code that answers: this package, libcst, the Python version (its grammar)."""
-    from importlib.metadata import version
-
-    state = hashlib.sha256(f"{sys.version_info[:2]} libcst {version('libcst')}".encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        state.update(file.read_bytes())
-    return state.digest()
+    """Planning: this package and libcst."""
+    return digest_of([Path(__file__).parent], "libcst")
