@@ -199,7 +199,7 @@ def test_inputs_of_every_target(catalog: Catalog) -> None:
     assert catalog.target_names
     for name in catalog.target_names:
         target = catalog.target(name)
-        found = catalog_inputs(catalog, target)
+        found = catalog_inputs(catalog, name, catalog.patches(target))
         assert {f"deploy/docker/targets/{name}.toml", f"deploy/docker/locks/{name}.json"} <= set(found)
         assert {f"patches/{patch}/patch.toml" for patch in target.patches} <= set(found)
         earlier = "patches/sglang/dsa-indexer-rows/revisions/P1V2.toml"
@@ -216,8 +216,7 @@ def test_inputs_hold_what_edits_name(toy: Toy) -> None:
     toy.write("patches/toy/rows/extra/a.py", "A = 1\n")
     toy.write("patches/toy/rows/extra/__pycache__/a.pyc", "x")
     toy.write("patches/toy/rows/tests/test_a.py", "x")
-    target = toy.catalog.target("t")
-    before = catalog_inputs(toy.catalog, target)
+    before = catalog_inputs(toy.catalog, "t", toy.patches)
     assert set(before) == {
         "deploy/docker/locks/t.json",
         "deploy/docker/targets/t.toml",
@@ -225,7 +224,7 @@ def test_inputs_hold_what_edits_name(toy: Toy) -> None:
         "patches/toy/rows/patch.toml",
     }
     toy.write("patches/toy/rows/extra/a.py", "A = 2\n")
-    after = catalog_inputs(toy.catalog, target)
+    after = catalog_inputs(toy.catalog, "t", toy.patches)
     assert [path for path in before if before[path] != after[path]] == ["patches/toy/rows/extra/a.py"]
 
 
@@ -236,13 +235,13 @@ def test_inputs_hold_earlier_revisions(toy: Toy) -> None:
     edit = '[[edit]]\nid = "new"\nkind = "file"\npath = "toy/old.py"\nsource = "revisions/old.py"\n'
     toy.write("patches/toy/rows/old.toml", f"{edit}{OLD}")
     toy.write("patches/toy/rows/revisions/old.py", "A = 1\n")
-    found = catalog_inputs(toy.catalog, toy.catalog.target("t"))
+    found = catalog_inputs(toy.catalog, "t", toy.patches)
     assert {"patches/toy/rows/old.toml", "patches/toy/rows/revisions/old.py"} <= set(found)
 
 
 def test_inputs_without_a_lock(toy: Toy) -> None:
     with pytest.raises(TreeError, match=r"locks/t\.json: No such file"):
-        catalog_inputs(toy.catalog, toy.catalog.target("t"))
+        catalog_inputs(toy.catalog, "t", toy.patches)
 
 
 @pytest.mark.parametrize("version", ["1.2.3", "0.5.15.post1", "0.33.0+rocm720", "1!2.0"])

@@ -392,6 +392,21 @@ def test_what_is_attached_is_found_from_its_subject(native: bool) -> None:
             assert one[0]["annotations"] == {"n": "1"}
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_several_are_attached_with_one_list(native: bool) -> None:
+    with serve(referrers=native) as server, client(server) as registry:
+        subject, other = image(server), image(server, annotations={"other": "1"})
+        entry = {"mediaType": OCI.manifest, "digest": subject.digest, "size": len(subject.raw)}
+        made = [image(server, subject=entry, artifactType=f"application/x.{number}") for number in range(3)]
+        assert attach(registry, REPO, *made) is native
+        assert len(server.calls("PUT", "/manifests/sha256-")) == (0 if native else 1)
+        found = referrers(registry, REPO, subject.digest)
+        assert sorted(item["digest"] for item in found) == sorted(item.digest for item in made)
+        mixed = image(server, subject={**entry, "digest": other.digest})
+        with pytest.raises(UsageError, match="cannot be attached as one"):
+            attach(registry, REPO, made[0], mixed)
+
+
 def test_a_manifest_without_a_subject_is_not_attached() -> None:
     with serve() as server, client(server) as registry, pytest.raises(UsageError, match="no subject"):
         attach(registry, REPO, image(server))

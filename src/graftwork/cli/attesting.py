@@ -51,7 +51,7 @@ def payload_documents(
     from graftwork.images import attest
     from graftwork.images.provenance import catalog_inputs
 
-    inputs = catalog_inputs(catalog, catalog.target(payload.record.target))
+    inputs = catalog_inputs(catalog, payload.record.target, [item.patch for item in plan.patches])
     found = attest.documents(payload.record, plan, inputs, payload.manifest, payload.layer.digest, base=None, key=key)
     return _written(attest.write(found, payload.record_file.parent), screen)
 
@@ -76,11 +76,18 @@ class Attestor:
     def wanted(self) -> bool:
         return self._wish.attest or self._key is not None
 
+    def blobs(self, ref: ImageRef) -> list[bytes]:
+        """Make the documents for the image that is pushed as *ref*; what must be there before they are attached."""
+        from graftwork.images import attest
+
+        self._said.append(self._made(str(ref)))
+        return [blob for found in self._said[-1] for blob in attest.blobs(found)]
+
     def attach(self, registry: Registry, ref: ImageRef) -> None:
         """Attach the documents to the image in *ref*'s repository, and sign it if there is a key."""
         from graftwork.images import attest
 
-        attached = sum(attest.attach(found, registry, ref.repository) for found in self._documents(str(ref)))
+        attached = sum(attest.attach(found, registry, ref.repository) for found in self._said[-1])
         if attached:
             self._screen.step("attached", f"{attached} documents to {ref}: SBOM and provenance of each platform")
         manifests = [part.image.grafted.manifest.digest for part in self._parts]
@@ -96,15 +103,14 @@ class Attestor:
         from graftwork.images import attest
 
         written: list[Path] = []
-        for part, found in zip(self._parts, self._said[0] if self._said else self._documents(""), strict=False):
+        made = self._said[0] if self._said else self._made("")
+        for part, found in zip(self._parts, made, strict=False):
             prefix = "" if len(self._parts) == 1 else f"{str(part.image.platform).replace('/', '-')}."
             written += attest.write(found, part.payload.record_file.parent, prefix)
         return _written(written, self._screen)
 
-    def _documents(self, name: str) -> list[Documents]:
-        found = _documents(self._catalog, self._parts, name, self._key) if self._wish.attest else []
-        self._said.append(found)
-        return found
+    def _made(self, name: str) -> list[Documents]:
+        return _documents(self._catalog, self._parts, name, self._key) if self._wish.attest else []
 
 
 def _documents(catalog: Catalog, parts: Sequence[Part], name: str, key: PrivateKey | None) -> list[Documents]:
@@ -113,7 +119,8 @@ def _documents(catalog: Catalog, parts: Sequence[Part], name: str, key: PrivateK
     from graftwork.images.provenance import catalog_inputs
     from graftwork.images.record import Base
 
-    inputs = catalog_inputs(catalog, catalog.target(parts[0].payload.record.target))
+    patches = [item.patch for item in parts[0].plan.patches]
+    inputs = catalog_inputs(catalog, parts[0].payload.record.target, patches)
     return [
         attest.documents(
             part.payload.record,

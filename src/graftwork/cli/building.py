@@ -207,8 +207,8 @@ def _graft(
     bundled = build(request, source, platforms, lambda plan: report.show(plan, screen), say, view)
     options.say_wheel(request.wheel, screen)
     attestor = attesting.Attestor(catalog, done, bundled, wish, key, screen)
-    attach = attestor.attach if attestor.wanted else None
-    shipped = ship(bundled, source, target, wish, traffic, request.dist, screen, attach)
+    more = attestor if attestor.wanted else None
+    shipped = ship(bundled, source, target, wish, traffic, request.dist, screen, more)
     said = attestor.write()
     screen.step(
         "moved",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,10 @@ from graftwork.ui import Screen, size
 
 if TYPE_CHECKING:
     from graftwork.cli.wish import Wish
-    from graftwork.images.ship import Bundle
+    from graftwork.images.ship import Attachments, Bundle
     from graftwork.images.sources import Source
     from graftwork.oci.reference import ImageRef
-    from graftwork.oci.registry import Registry
     from graftwork.oci.traffic import Traffic
-
-    Attach = Callable[[Registry, ImageRef], None]
 
 
 def ship(
@@ -29,11 +26,11 @@ def ship(
     traffic: Traffic,
     dist: Path,
     screen: Screen,
-    attach: Attach | None = None,
+    more: Attachments | None = None,
 ) -> dict[str, Any]:
     """Send the image to every destination; ``dist/TARGET/image`` if none is named. Returns what was written where.
 
-    *attach* is called for each registry, before the tag is written.
+    *more* is attached in each registry, before the tag is written.
     """
     where: list[dict[str, Any]] = []
     for text in destinations(source, target, wish, dist):
@@ -45,7 +42,7 @@ def ship(
         elif kind == "docker" and rest:
             where.append(_to_engine(bundled, rest, screen))
         else:
-            where.append(_to_registry(bundled, source, text, wish, traffic, screen, attach))
+            where.append(_to_registry(bundled, source, text, wish, traffic, screen, more))
     return {"written": where, "base_bytes_copied": sum(item["base_bytes"] for item in where)}
 
 
@@ -114,7 +111,7 @@ def _reference(text: str) -> ImageRef:
 
 
 def _to_registry(
-    bundled: Bundle, source: Source, text: str, wish: Wish, traffic: Traffic, screen: Screen, attach: Attach | None
+    bundled: Bundle, source: Source, text: str, wish: Wish, traffic: Traffic, screen: Screen, more: Attachments | None
 ) -> dict[str, Any]:
     from graftwork.images.ship import push
     from graftwork.oci.registry import Registry
@@ -122,10 +119,10 @@ def _to_registry(
 
     ref = _reference(text)
     if source.registry is not None and source.registry.host == ref.registry:
-        done = push(bundled, source, source.registry, ref, copy_limit=wish.max_bytes, attach=attach)
+        done = push(bundled, source, source.registry, ref, copy_limit=wish.max_bytes, more=more)
     else:
         with Registry(Transport(ref.registry, traffic=traffic, insecure=wish.insecure)) as registry:
-            done = push(bundled, source, registry, ref, copy_limit=wish.max_bytes, attach=attach)
+            done = push(bundled, source, registry, ref, copy_limit=wish.max_bytes, more=more)
     layers = f"{done.mounted} base layers mounted, {done.present} there, {done.copied} copied"
     screen.step("pushed", f"{ref} ({layers})")
     return {"to": str(ref), "mounted": done.mounted, "present": done.present, "base_bytes": done.copied_bytes}

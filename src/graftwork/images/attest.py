@@ -45,9 +45,7 @@ def documents(
     key: PrivateKey | None = None,
 ) -> Documents:
     """Make them for the manifest *subject* of one platform; the same build gives the same bytes."""
-    specs = [item.patch.spec for item in plan.patches]
-    seen = {row.ref: row for item in plan.patches for row in item.patch.upstream.refs}
-    bill = sbom.sbom(record, subject, specs, sbom.patch_diffs(plan), base=base, name=name, seen=seen)
+    bill = sbom.remembered(record, subject, plan, base=base, name=name)
     said = provenance.statement(record, subject, layer, inputs, name=name, base=base)
     envelope = None
     if key is not None:
@@ -70,19 +68,28 @@ def write(found: Documents, folder: Path, prefix: str = "") -> list[Path]:
     return [folder / name for name in files]
 
 
+def blobs(found: Documents) -> list[bytes]:
+    """What must be in the repository before they are attached."""
+    return [blob for _, _, parts in _artifacts(found) for blob in parts]
+
+
 def attach(found: Documents, registry: Registry, repository: str) -> int:
-    """Attach them as referrers of their subject, which must be there; returns how many."""
-    from graftwork.images.signature import ENVELOPE
+    """Attach them as referrers of their subject, which must be there, as must their blobs; returns how many."""
     from graftwork.oci import referrers
+
+    rows = [read_manifest(raw, "", f"the {kind} of {found.subject.digest}") for kind, raw, _ in _artifacts(found)]
+    referrers.attach(registry, repository, *rows)
+    return len(rows)
+
+
+def _artifacts(found: Documents) -> list[tuple[str, bytes, list[bytes]]]:
+    """The type, manifest and blobs of each."""
+    from graftwork.images.signature import ENVELOPE
 
     rows = [(sbom.MEDIA_TYPE, found.sbom)]
     rows += [(ENVELOPE, found.envelope)] if found.envelope is not None else [(provenance.IN_TOTO, found.provenance)]
-    for kind, data in rows:
-        manifest, blobs = provenance.artifact(found.subject, kind, data, kind, {}, found.epoch)
-        for blob in blobs:
-            _push(registry, repository, blob)
-        referrers.attach(registry, repository, read_manifest(manifest, "", f"the {kind} of {found.subject.digest}"))
-    return len(rows)
+    made = [(kind, provenance.artifact(found.subject, kind, data, kind, {}, found.epoch)) for kind, data in rows]
+    return [(kind, manifest, parts) for kind, (manifest, parts) in made]
 
 
 def sign(digest: str, registry: Registry, repository: str, key: PrivateKey) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +19,6 @@ import msgspec
 
 from graftwork.catalog.catalog import Catalog, Patch
 from graftwork.catalog.patches import Diff, Edit, NewFile
-from graftwork.catalog.targets import Target
 from graftwork.errors import ProofError, TreeError, UsageError
 from graftwork.images.record import Base, Record, render_record
 from graftwork.names import RelPath, digest, rel_path
@@ -102,10 +101,13 @@ def check_statement(data: bytes, image: str, record: Record | None = None) -> di
     return found
 
 
-def catalog_inputs(catalog: Catalog, target: Target) -> dict[RelPath, str]:
-    """Path in the checkout -> sha256 (hex) of every file that decided what was built: target, lock, patches, edits."""
-    files = {catalog.target_file(target.name), catalog.lock_file(target.name)}
-    for patch in catalog.patches(target):
+def catalog_inputs(catalog: Catalog, target: str, patches: Sequence[Patch]) -> dict[RelPath, str]:
+    """Path in the checkout -> sha256 (hex) of every file that decided what was built: target, lock, patches, edits.
+
+    *patches* are those of the target called *target*.
+    """
+    files = {catalog.target_file(target), catalog.lock_file(target)}
+    for patch in patches:
         files |= set(_patch_files(patch))
     found = {}
     for file in sorted(files):

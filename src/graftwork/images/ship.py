@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from graftwork.errors import PolicyError
 from graftwork.images.graft import Grafted
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _ANSWERS = 1 << 16  # bytes
+
+
+class Attachments(Protocol):
+    """What is attached to a pushed image: its blobs first, with those of the image, then manifests about it."""
+
+    def blobs(self, ref: ImageRef) -> Sequence[bytes]: ...
+    def attach(self, registry: Registry, ref: ImageRef) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -83,11 +90,11 @@ def push(
     ref: ImageRef,
     *,
     copy_limit: int | None,
-    attach: Callable[[Registry, ImageRef], None] | None = None,
+    more: Attachments | None = None,
 ) -> Shipment:
     """Write the image to *ref*: blobs first, the tag last, so that a killed push leaves no broken tag.
 
-    *attach* is called when the image is there by its digest and has no tag yet: what it attaches is there with the tag.
+    *more* is attached when the image is there by its digest and has no tag yet: it is there with the tag.
     Base layers are mounted from the source's repository. Those that the registry cannot mount have to be copied:
     PolicyError, with the bytes that it would take, if they are more than *copy_limit* (None: any is too much).
     """
@@ -107,16 +114,26 @@ def push(
         with _from(source, layer) as open_at:
             registry.push_blob(ref.repository, layer.digest, layer.size, open_at)
         done.copied, done.copied_bytes = done.copied + 1, done.copied_bytes + layer.size
+    own = [data for image in bundled.images for data in (image.blob, image.grafted.config.raw)]
+    _push_all([*own, *(more.blobs(ref) if more is not None else ())], registry, ref)
     for image in bundled.images:
-        for data in (image.blob, image.grafted.config.raw):
-            registry.push_blob(ref.repository, sha256_digest(data), len(data), _bytes_from(data))
         if bundled.top is not image.grafted.manifest:
             registry.put_manifest(ref.repository, image.grafted.manifest)
-    if attach is not None:
+    if more is not None:
         registry.put_manifest(ref.repository, bundled.top)
-        attach(registry, ref)
+        more.attach(registry, ref)
     registry.put_manifest(ref.repository, bundled.top, ref.tag)
     return done
+
+
+def _push_all(small: Sequence[bytes], registry: Registry, ref: ImageRef) -> None:
+    """Upload small blobs, several at once, each only once."""
+
+    def one(data: bytes) -> None:
+        registry.push_blob(ref.repository, sha256_digest(data), len(data), _bytes_from(data))
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(one, dict.fromkeys(small)))
 
 
 def _needed(bundled: Bundle, source: Source, registry: Registry, total: int) -> int:
@@ -134,12 +151,12 @@ def _mount_all(
 ) -> list[Descriptor]:
     """Mount each layer, or find it there; returns those that are neither."""
     same = source.registry is not None and source.registry.host == registry.host
-    elsewhere = same and source.repository != ref.repository
+    if same and source.repository == ref.repository:
+        done.present = len(layers)
+        return []
 
     def one(layer: Descriptor) -> str:
-        if same and not elsewhere:
-            return "present"
-        if elsewhere:
+        if same:
             mount = registry.mount(ref.repository, layer.digest, source.repository)
             if mount.mounted:
                 return "mounted"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from graftwork.errors import UsageError
@@ -29,31 +31,55 @@ def referrers(registry: Registry, repository: str, digest: str, artifact_type: s
     return [item for item in found if artifact_type in ("", item.get("artifactType"))]
 
 
-def attach(registry: Registry, repository: str, document: Document) -> bool:
-    """Store a manifest that has a subject, and see to it that it is found from there.
+def attach(registry: Registry, repository: str, *documents: Document) -> bool:
+    """Store manifests that have one subject, and see to it that they are found from there.
 
-    Its blobs must be there. True if the registry keeps the list, False if a tag had to be written.
-    UnreachableError if another writer wins the tag again and again.
+    Their blobs must be there. True if the registry keeps the list, False if a tag had to be written, once for all of
+    them. UnreachableError if another writer wins the tag again and again.
     """
-    subject = document.data.get("subject")
-    if not isinstance(subject, dict) or not isinstance(subject.get("digest"), str):
+    subjects = {_subject(document) for document in documents}
+    if len(subjects) != 1:
+        raise UsageError(f"manifests about {', '.join(sorted(subjects)) or 'nothing'} cannot be attached as one")
+    (subject,) = subjects
+    with ThreadPoolExecutor(len(documents)) as pool:
+        replies = list(pool.map(lambda document: registry.put_manifest(repository, document), documents))
+    listed = [
+        _entry(document)
+        for document, reply in zip(documents, replies, strict=True)
+        if reply.headers.get("OCI-Subject") != subject
+    ]
+    return not listed or _list(registry, repository, subject, listed)
+
+
+def _subject(document: Document) -> str:
+    found = document.data.get("subject")
+    if not isinstance(found, dict) or not isinstance(found.get("digest"), str):
         raise UsageError(f"the manifest {document.digest} has no subject to be attached to")
-    reply = registry.put_manifest(repository, document)
-    if reply.headers.get("OCI-Subject") == subject["digest"]:
-        return True
+    return str(found["digest"])
+
+
+def _entry(document: Document) -> dict[str, Any]:
+    """What a list of referrers says of *document*."""
     entry: dict[str, Any] = {"mediaType": document.media_type, "digest": document.digest, "size": len(document.raw)}
     kind = document.data.get("artifactType") or document.data.get("config", {}).get("mediaType")
-    entry |= {key: value for key, value in (("artifactType", kind), ("annotations", _annotations(document))) if value}
+    return entry | {
+        key: value for key, value in (("artifactType", kind), ("annotations", _annotations(document))) if value
+    }
+
+
+def _list(registry: Registry, repository: str, subject: str, entries: Sequence[dict[str, Any]]) -> bool:
+    """Put *entries* on the list that clients keep under a tag; False."""
+    ours, where = {entry["digest"] for entry in entries}, f"{registry.host}/{repository}:{_tag(subject)}"
     for _ in range(_TRIES):
-        index = _fallback(registry, repository, subject["digest"])
-        others = [item for item in _listed(index.data, document.digest) if item.get("digest") != document.digest]
-        registry.put_manifest(repository, index.rewritten(manifests=[*others, entry]), _tag(subject["digest"]))
+        index = _fallback(registry, repository, subject)
+        others = [item for item in _listed(index.data, where) if item.get("digest") not in ours]
+        registry.put_manifest(repository, index.rewritten(manifests=[*others, *entries]), _tag(subject))
         # No registry has a conditional PUT: two writers can lose one entry, so look.
-        if entry in _listed(_fallback(registry, repository, subject["digest"]).data, document.digest):
+        found = _listed(_fallback(registry, repository, subject).data, where)
+        if all(entry in found for entry in entries):
             return False
     raise RegistryError(
-        f"{registry.host}/{repository}:{_tag(subject['digest'])} is rewritten by somebody else again and again",
-        hint="Try again when no other push is under way.",
+        f"{where} is rewritten by somebody else again and again", hint="Try again when no other push is under way."
     )
 
 
