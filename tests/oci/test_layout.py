@@ -43,6 +43,23 @@ def blob_files(folder: Path) -> list[Path]:
     return sorted((folder / "blobs/sha256").iterdir())
 
 
+def test_what_is_there_already_is_left_and_anything_else_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    for before, kept in ((b"same", True), (b"Same", False), (b"same, longer", False)):
+        file.write_bytes(before)
+        file.chmod(0o644)
+        inode = file.stat().st_ino
+        layout.replace_file(file, b"same")
+        assert (file.stat().st_ino == inode, file.read_bytes()) == (kept, b"same")
+    file.chmod(0o600)
+    layout.replace_file(file, b"same")
+    assert file.stat().st_mode & 0o777 == 0o644
+    file.rename(tmp_path / "b")
+    file.symlink_to(tmp_path / "b")
+    layout.replace_file(file, b"same")
+    assert not file.is_symlink() and file.read_bytes() == b"same"
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     descriptor = write(tmp_path / "oci")
     image = read_layout(tmp_path / "oci", "tiny")

@@ -14,7 +14,6 @@ from graftwork.catalog.catalog import Patch
 from graftwork.catalog.targets import Target
 from graftwork.errors import PinError, TreeError, UnreachableError, UsageError
 from graftwork.images.graft import Base, strip
-from graftwork.images.prove_image import View, merged_view
 from graftwork.images.record import Folder
 from graftwork.images.sources import Source
 from graftwork.names import Digest, RelPath
@@ -24,6 +23,7 @@ from graftwork.oci.layout import replace_file
 from graftwork.patching.assess import Engine, planned_files
 
 if TYPE_CHECKING:
+    from graftwork.images.prove_image import View
     from graftwork.trees.merged import MergedView
     from graftwork.trees.tree import Tree
 
@@ -79,6 +79,8 @@ def facts_of(
         index = _kept(place, base, target, wanted)
         if index is not None:
             return Facts(index, "lock" if number < len(kept) - 1 else "cache")
+    from graftwork.images.prove_image import merged_view
+
     seen = view or merged_view(base, source, index=True)
     index = scan(base, seen, target, wanted)
     if kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -153,7 +154,12 @@ def _platform(config: bytes) -> Platform:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write *path* in one step, world-readable, on disk before it gets its name. OSError as the system says."""
+    """Write *path* in one step, world-readable, on disk before it gets its name. OSError as the system says.
+
+    A file that holds just that already was written so, and is left.
+    """
+    if _holds(path, data):
+        return
     handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -165,6 +171,15 @@ def replace_file(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        found = path.lstat()
+        same = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o644 and found.st_size == len(data)
+        return same and path.read_bytes() == data
+    except OSError:
+        return False  # then writing tells what is wrong
 
 
 def _clean(folder: Path, keep: Iterable[str], *, only_temporary: bool = False) -> None:

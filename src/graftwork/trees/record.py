@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from graftwork.errors import PinError
-from graftwork.names import RelPath, Sha256, rel_path, sha256_hex
+from graftwork.names import RelPath, Sha256, rel_path
 
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 _UNHASHED = ("/RECORD", "/RECORD.jws", "/RECORD.p7s")
@@ -67,7 +67,10 @@ def _sha256(path: str, hashed: str) -> Sha256 | None:
     if algorithm != "sha256":
         raise ValueError(f"{path} has the hash {hashed!r}; only sha256 is supported")
     try:
-        return sha256_hex(base64.b64decode(value + "=" * (-len(value) % 4), altchars="-_", validate=True).hex())
+        raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars="-_", validate=True)
+        if len(raw) != 32:
+            raise ValueError("not a sha256")
+        return Sha256(raw.hex())
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"{path} has the broken hash {hashed!r}") from error
 
