@@ -47,7 +47,7 @@ def start(asked: dict[str, Any]) -> Inside:
     model, kv_cache_dtype, graphs (eager or full), compile, longest, seats, tokens_a_step, sizes (of graphs), kv_bytes
     (of the GPU), blocks (a limit, or None), pool_gib (None without HiSparse) and slots.
     """
-    from vllm import LLM  # type: ignore[import-not-found]
+    from vllm import LLM
 
     attention: dict[str, Any] = {"backend": "FLASHMLA_SPARSE"}
     if asked["pool_gib"] is not None:
@@ -124,7 +124,7 @@ def sort_selections() -> None:
     Stock's top-k gives the same positions in an order that changes from run to run, and sums are rounded by order. So
     without this even stock against itself differs, and equal bits could not be asked for.
     """
-    from vllm.model_executor.layers.sparse_attn_indexer import SparseAttnIndexer  # type: ignore[import-not-found]
+    from vllm.model_executor.layers.sparse_attn_indexer import SparseAttnIndexer
 
     plain = SparseAttnIndexer.forward_cuda
 

@@ -30,8 +30,9 @@ import sides  # noqa: E402
 from judging import Answers, Check  # noqa: E402
 
 SIDES = ("unpatched", "off", "hot")
-SQUEEZED = 8  # requests at least that fill the pool together
-SQUEEZE_TOKENS = 200  # each grows by three blocks, and the pool has one for each
+SQUEEZE_TOKENS = 200  # each grows by more than three blocks, and the pool has one for each
+SHORT, SHORT_BLOCKS = 8, 5  # requests that come last, and so are preempted first: each frees little
+LEAST = SHORT * (SHORT_BLOCKS + 1) + 4 * 8  # blocks of the pool, for them and four longer ones
 TAIL = 300  # tokens behind a shared prefix
 
 
@@ -80,21 +81,22 @@ def plan(contexts: list[int], batches: list[int], tokens: int, squeeze: bool = T
         name = f"prefix of {long}, request {number}"
         made.append(Batch(name, [long + TAIL + number], tokens, 100 + number, "prefix", long, fresh=number == 1))
     longest = long + TAIL + tokens + SQUEEZE_TOKENS + 64
-    blocks = max(*(batch.blocks() for batch in made), models.blocks_of(longest) + 1) + 1
+    blocks = max(*(batch.blocks() for batch in made), models.blocks_of(longest) + 1, LEAST) + 1
     if squeeze:
         made.append(squeezing(blocks, longest - SQUEEZE_TOKENS - 1))
     return Plan(made, blocks, longest, max(len(batch.contexts) for batch in made))
 
 
 def squeezing(blocks: int, longest: int) -> Batch:
-    """Prompts that all fit *blocks* with one block to spare for each; then each grows by three.
+    """Prompts that all fit *blocks* with one block to spare for each; then each grows by more than three.
 
     Without the block to spare the last would wait for the first to end, and nobody would be preempted.
     """
-    most = longest // models.BLOCK
-    width = max(SQUEEZED, -(-(blocks - 1) // (most + 1)))
-    each = (blocks - 1) // width - 1
-    return Batch(f"squeeze of {width}", [each * models.BLOCK - 1] * width, SQUEEZE_TOKENS, 7, "squeeze")
+    room = blocks - 1 - SHORT * (SHORT_BLOCKS + 1)
+    long = max(4, -(-room // (longest // models.BLOCK + 1)))
+    each = room // long - 1
+    contexts = [each * models.BLOCK - 1] * long + [SHORT_BLOCKS * models.BLOCK - 1] * SHORT
+    return Batch(f"squeeze of {len(contexts)}", contexts, SQUEEZE_TOKENS, 7, "squeeze")
 
 
 def prompts(batch: Batch) -> list[list[int]]:
@@ -202,7 +204,7 @@ def run_side(asked: dict[str, Any]) -> None:
 
 def answer(engine: Any, batch: Batch, logprobs: int) -> dict[str, Any]:
     """Run one batch; its answers, and what the engine counted meanwhile."""
-    from vllm import SamplingParams  # type: ignore[import-not-found]
+    from vllm import SamplingParams
 
     sampling = SamplingParams(
         temperature=0, max_tokens=batch.tokens, logprobs=logprobs, ignore_eos=True, detokenize=False
