@@ -213,8 +213,7 @@ def facts(engine: Any) -> dict[str, Any]:
 def memory(engine: Any) -> dict[str, Any]:
     """Bytes of KV on the GPU and on the host, as they are."""
     hot = getattr(engine.runner, "hot_kv", None)
-    caches = engine.runner.vllm_config.compilation_config.static_forward_context
-    named = {name: layer.kv_cache.nbytes for name, layer in caches.items()}
+    named = {name: layer.kv_cache.nbytes for name, layer in engine.caches().items()}
     if hot is None:
         return {"gpu_kv_bytes": sum(named.values()), "host_kv_bytes": 0}
     indexer = sum(size for name, size in named.items() if ".indexer" in name)

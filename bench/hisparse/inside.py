@@ -28,6 +28,11 @@ class Inside:
         hot = getattr(self.runner, "hot_kv", None)
         return (0, 0, 0) if hot is None else tuple(hot.state.stats.tolist())
 
+    def caches(self) -> dict[str, Any]:
+        """The layers that have a KV cache, by name; those of indexers have .indexer in it."""
+        layers = self.runner.vllm_config.compilation_config.static_forward_context
+        return {name: layer for name, layer in layers.items() if getattr(layer, "kv_cache", None) is not None}
+
     def forget_prefixes(self) -> None:
         """Empty the prefix cache. RuntimeError where blocks are still held."""
         for _ in range(8):

@@ -19,7 +19,8 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-TAIL = 40  # lines of a log that are shown where a side fails
+TAIL = 60  # lines of a log that are shown where a side fails
+LIMIT = 400  # seconds that a side may take
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Side:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "answer").unlink(missing_ok=True)
         before = os.environ.get("PYTHONPATH")
         found = os.pathsep.join(part for part in (self.path, before) if part)
         environment = os.environ | ENVIRONMENT | ({"PYTHONPATH": found} if found else {})
@@ -63,8 +65,10 @@ class Side:
         return [json.loads(line) for line in whole.splitlines()]
 
     def ended(self) -> int | None:
-        """Its exit status once it ended."""
+        """Its exit status once it ended; it is killed if it takes too long."""
         code = self.process.poll() if self.process is not None else None
+        if code is None and self.process is not None and time.monotonic() - self.began > LIMIT:
+            self.process.kill()
         if code is not None and self._log is not None:
             self._log.close()
         return code

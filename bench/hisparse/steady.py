@@ -30,13 +30,12 @@ class Steady:
         runner = inside.runner
         self._forward = runner._model_forward
         runner._model_forward = self._model_forward
-        tokens = runner.vllm_config.scheduler_config.max_num_batched_tokens
-        hidden = runner.model_config.get_hidden_size()
-        self._made_up = torch.randn(max(tokens, 1024), hidden, dtype=torch.bfloat16, device="cuda")
         named = dict(runner.get_model().named_parameters())
         self._embedding = next(one.data for name, one in named.items() if "embed_tokens" in name)
         self._tokens = self._embedding.clone()
         self._queries = [(one.data, one.data.clone()) for name, one in named.items() if "indexer.wq_b" in name]
+        tokens = max(runner.vllm_config.scheduler_config.max_num_batched_tokens, 1024)  # a graph may pad a small batch
+        self._made_up = self._tokens[torch.arange(tokens, device=self._tokens.device) % len(self._tokens)]
 
     def _model_forward(self, *given: Any, **named: Any) -> Any:
         if self.skipping:
@@ -63,6 +62,7 @@ class Steady:
                 scale[:64] = turn
                 weight.copy_((heads * scale).view_as(plain))
 
+    @torch.inference_mode()
     def fill(self) -> None:
         """Random rows in all KV caches, by the engine's own writing ops: decode reads as much as of computed ones."""
         from vllm import _custom_ops as ops
@@ -73,7 +73,7 @@ class Steady:
         def rows(count: int, width: int) -> torch.Tensor:
             return torch.randn(count, width, dtype=torch.bfloat16, device="cuda", generator=chance)
 
-        for name, layer in self.inside.runner.vllm_config.compilation_config.static_forward_context.items():
+        for name, layer in self.inside.caches().items():
             cache = layer.kv_cache
             for first in range(0, cache.shape[0], FILL):
                 slots = torch.arange(first * 64, min(first + FILL, cache.shape[0]) * 64, device="cuda")
