@@ -23,10 +23,17 @@ class Inside:
         """The engine's own count of preemptions."""
         return sum(int(one.value) for one in self.llm.get_metrics() if one.name == "vllm:num_preemptions")
 
-    def counts(self) -> tuple[int, int, int]:
-        """Hits, misses and refused positions of HiSparse since the start; waits for the GPU. Zeros without it."""
+    def counts(self) -> list[int]:
+        """Hits, misses, refused positions and copied bytes of HiSparse since the start; waits for the GPU.
+
+        Of layers that share a selection the hits and misses count once. Zeros without HiSparse.
+        """
         hot = getattr(self.runner, "hot_kv", None)
-        return (0, 0, 0) if hot is None else tuple(hot.state.stats.tolist())
+        if hot is None:
+            return [0, 0, 0, 0]
+        counts = hot.counts.cpu()
+        copied = int(counts[:, 1] @ hot.users) * hot.state.shape.row_bytes
+        return [*counts[:, :3].sum(0).tolist(), copied]
 
     def caches(self) -> dict[str, Any]:
         """The layers that have a KV cache, by name; those of indexers have .indexer in it."""

@@ -214,7 +214,7 @@ def answer(engine: Any, batch: Batch, logprobs: int) -> dict[str, Any]:
     began, before, preempted = time.monotonic(), engine.counts(), engine.preempted()
     given = [{"prompt_token_ids": prompt} for prompt in prompts(batch)]
     outputs = engine.llm.generate(given, sampling, use_tqdm=False)
-    hits, misses, refused = (now - then for now, then in zip(engine.counts(), before, strict=True))
+    hits, misses, refused, copied = (now - then for now, then in zip(engine.counts(), before, strict=True))
     return {
         "batch": batch.name,
         "answers": [steps(output.outputs[0]) for output in outputs],
@@ -223,6 +223,7 @@ def answer(engine: Any, batch: Batch, logprobs: int) -> dict[str, Any]:
         "hits": hits,
         "misses": misses,
         "refused": refused,
+        "copied_bytes": copied,
         "seconds": round(time.monotonic() - began, 2),
     }
 

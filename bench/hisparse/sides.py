@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 TAIL = 60  # lines of a log that are shown where a side fails
-LIMIT = 400  # seconds that a side may take
+LIMIT = 300  # seconds that a side may take
 
 
 @dataclass

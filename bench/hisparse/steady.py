@@ -125,7 +125,7 @@ class Steady:
             raise RuntimeError(f"the batch changed from {len(before)} to {len(after)} while it was timed")
         made = sum(one.num_output_tokens for one in after) - tokens
         gpu = [begin.elapsed_time(end) for begin, end in self._marks]
-        found, missed, refused = (now - then for now, then in zip(self.inside.counts(), hits, strict=True))
+        found, missed, refused, copied = (now - then for now, then in zip(self.inside.counts(), hits, strict=True))
         return {
             "running": len(before),
             "waiting": len(self.inside.scheduler.waiting),
@@ -136,7 +136,8 @@ class Steady:
             "gpu_ms_quartiles": [round(one, 4) for one in statistics.quantiles(gpu, n=4)],
             "tokens_per_s": made / wall,
             "miss_rate": missed / (found + missed) if found + missed else None,
-            "misses": missed,
+            "misses_a_step": missed / steps,
+            "copied_mb_a_step": copied / steps / 1e6,
             "refused": refused,
             "longest": max(one.num_computed_tokens for one in after),
         }

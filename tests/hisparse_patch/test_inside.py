@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,12 +86,17 @@ def test_a_prefix_cache_that_stays_full_is_an_error(bench: Any) -> None:
 
 def test_counts_and_preemptions(bench: Any) -> None:
     metrics = [SimpleNamespace(name="vllm:num_preemptions", value=3), SimpleNamespace(name="vllm:other", value=9)]
-    hot = SimpleNamespace(state=SimpleNamespace(stats=torch.tensor([5, 2, 0])))
+    shape = SimpleNamespace(row_bytes=656)
+    hot = SimpleNamespace(
+        counts=torch.tensor([[5, 2, 0, 0], [1, 1, 0, 0]]),
+        users=torch.tensor([1, 4]),
+        state=SimpleNamespace(shape=shape),
+    )
     made = bench("inside").Inside(SimpleNamespace(get_metrics=lambda: metrics), SimpleNamespace(hot_kv=hot), None)
     assert made.preempted() == 3
-    assert list(made.counts()) == [5, 2, 0]
+    assert made.counts() == [6, 3, 0, 6 * 656]
     made.runner = SimpleNamespace()
-    assert made.counts() == (0, 0, 0)
+    assert made.counts() == [0, 0, 0, 0]
 
 
 class Live:
@@ -151,3 +157,11 @@ def test_locality_mixes_tokens_and_turns_queries_less(bench: Any) -> None:
     steady.locality(1.0, 1.0)
     assert torch.equal(inner.embed_tokens.weight, tokens)
     assert torch.equal(inner.layers[0].indexer.wq_b.weight, query)
+
+
+def test_the_counts_are_where_the_patch_keeps_them(bench: Any) -> None:
+    """The scripts read the worker's own tensors, so that no metric's interval is in the way."""
+    manager = (Path(__file__).parents[2] / "patches/vllm/hisparse/files/hot_kv/manager.py").read_text()
+    assert "self.counts = torch.zeros((shape.layers, 4)" in manager and "self.users = " in manager
+    state = (Path(__file__).parents[2] / "patches/vllm/hisparse/files/hot_kv/state.py").read_text()
+    assert "HITS, MISSES, REFUSED = 0, 1, 2" in state

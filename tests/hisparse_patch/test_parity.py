@@ -169,7 +169,7 @@ def test_a_side_runs_its_rounds_and_reports_each(bench: Any, tmp_path: Path, mon
         llm = SimpleNamespace(generate=lambda given, sampling, use_tqdm: [output(sampling.max_tokens) for _ in given])
 
         def __getattr__(self, name: str) -> Any:
-            values = {"counts": (1, 2, 0), "preempted": 0}
+            values = {"counts": [1, 2, 0, 9], "preempted": 0}
             return lambda: calls.append(name) or values.get(name)
 
     def output(tokens: int) -> Any:
