@@ -1,49 +1,46 @@
-"""The Dockerfile as text; that it builds is in tests/real."""
+"""The Dockerfile as text, and the tar that it adds; that they build is in tests/real."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from toys import Toy
 
 from graftwork.images import dockerfile
-from graftwork.images.payload import PayloadSpec, record_for
-from graftwork.images.record import BytecodeFile, Record
+from graftwork.images.payload import PayloadSpec, build_payload
+from graftwork.images.record import CHECK_PATH, Record
+from graftwork.names import TargetName
 
 
 @pytest.fixture
-def record(spec: PayloadSpec) -> Record:
-    return record_for(spec, {})
+def record(toy: Toy, spec: PayloadSpec, tmp_path: Path) -> Record:
+    return build_payload(replace(spec, target=TargetName("t")), tmp_path).record
 
 
 def lines(toy: Toy, record: Record, folder: Path, base: str | None = None) -> list[str]:
-    written = dockerfile.write(toy.catalog.target("t"), record, base, folder)
-    assert [path.name for path in written] == ["Dockerfile", "docker-bake.json"]
+    written = dockerfile.write(toy.catalog.target("t"), record, base, folder / "t")
+    assert [path.name for path in written] == ["Dockerfile", "docker-bake.json", "payload.tar"]
     return written[0].read_text("utf-8").splitlines()
 
 
-def test_files_are_copied_by_name_with_the_owner_that_the_base_gives_them(
-    toy: Toy, record: Record, tmp_path: Path
-) -> None:
-    files = [msgspec.structs.replace(record.files[0], uid=7, gid=8), *record.files[1:]]
-    pyc = BytecodeFile("sglang/srt/__pycache__/indexer.cpython-310.pyc", "0" * 64)
-    copies = [line for line in lines(toy, msgspec.structs.replace(record, files=files, bytecode_files=[pyc]), tmp_path)
-              if line.startswith("COPY")]  # fmt: skip
-    shown = {}
-    for line in copies:
-        options, _, words = line.partition(" [")
-        *sources, folder = json.loads("[" + words)
-        shown |= dict.fromkeys(sources, (options, folder))
-    root = record.engine.root
-    assert shown[f"{root}/{files[0].path}"] == ("COPY --from=payload --chown=7:8", f"{root}/sglang/srt/")
-    assert shown[f"{root}/{files[1].path}"] == ("COPY --from=payload --chown=0:0", f"{root}/sglang/srt/")
-    assert shown[f"{root}/{pyc.path}"][1] == f"{root}/sglang/srt/__pycache__/"
-    assert shown["/usr/share/graftwork/check.py"][1] == "/usr/share/graftwork/"
-    assert f"/{record.path}" in shown and len(shown) == 5
+def test_the_files_are_added_as_the_payload_has_them_and_nothing_else(toy: Toy, record: Record, tmp_path: Path) -> None:
+    assert "ADD payload.tar /" in lines(toy, record, tmp_path)
+    with tarfile.open(tmp_path / "t/payload.tar") as tar:
+        found = {member.name: member for member in tar}
+    root = record.engine.root.strip("/")
+    assert set(found) == {*(f"{root}/{file.path}" for file in record.files), record.path, CHECK_PATH}
+    for file in record.files:
+        member = found[f"{root}/{file.path}"]
+        assert (f"{member.mode:04o}", member.uid, member.gid) == (file.mode, file.uid, file.gid)
+        assert (member.mtime, member.size) == (record.epoch, file.size)
+    again = (tmp_path / "t/payload.tar").read_bytes()
+    lines(toy, record, tmp_path)
+    assert (tmp_path / "t/payload.tar").read_bytes() == again
 
 
 def test_stale_bytecode_goes_before_the_images_own_python_checks(toy: Toy, record: Record, tmp_path: Path) -> None:
@@ -56,5 +53,5 @@ def test_stale_bytecode_goes_before_the_images_own_python_checks(toy: Toy, recor
 def test_the_pinned_base_or_the_named_one(toy: Toy, record: Record, tmp_path: Path) -> None:
     assert f"FROM example/toy:1.0@sha256:{'0' * 64}" in lines(toy, record, tmp_path)
     assert "FROM registry.test/b:1" in lines(toy, record, tmp_path, "registry.test/b:1")
-    bake = json.loads((tmp_path / "docker-bake.json").read_bytes())["target"]["default"]
-    assert bake["contexts"]["payload"].endswith("oci:t") and bake["platforms"] == ["linux/amd64"]
+    bake = json.loads((tmp_path / "t/docker-bake.json").read_bytes())["target"]["default"]
+    assert bake["tags"] == ["t:latest"] and bake["platforms"] == ["linux/amd64"]

@@ -47,7 +47,11 @@ def wish_options(function: Callable[..., int]) -> Callable[..., int]:
 )
 @click.option("--full", is_flag=True, help="An oci: destination holds the base's layers too.")
 @click.option("--require-base", is_flag=True, help="Exit 6 where the target's base is not at hand.")
-@click.option("--dockerfile", is_flag=True, help="Write a Dockerfile and a bake file for BuildKit instead of grafting.")
+@click.option(
+    "--dockerfile",
+    is_flag=True,
+    help="Write files for BuildKit and other builders too.",
+)
 def command(
     screen: Screen,
     found: Catalog,

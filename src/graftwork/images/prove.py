@@ -70,7 +70,7 @@ def prove_layer(layout: Path, name: str, expected: Record | None = None) -> Repo
     ProofError if the layer cannot be unpacked or has no record.
     """
     image = read_layout(layout, name)
-    content = _Content(_tar(image))
+    content = _Content(layer_tar(image))
     record = _record(image, content, name)
     problems = [*_written(image, content, record)]
     if expected is not None and render_record(expected) != render_record(record):
@@ -119,8 +119,8 @@ class _Content:
         return int(self.members[path.lstrip("/")].mtime)
 
 
-def _tar(image: Image) -> bytes:
-    """The layer's tar; its blob is verified by the layout, what is in it by its diff_id."""
+def layer_tar(image: Image) -> bytes:
+    """The tar of a payload's one layer; its blob is verified by the layout, what is in it by its diff_id."""
     layers, diff_ids = image.manifest.layers, image.config.rootfs.diff_ids
     if len(layers) != 1 or len(diff_ids) != 1 or layers[0].media_type != LAYER_GZIP:
         raise UsageError(
