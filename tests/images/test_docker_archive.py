@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import base_layers, config_of, sha, tar_of
+from tiny import base_layers, config_of, packed, sha, tar_of
 
 from graftwork.errors import GraftworkError, UsageError
 from graftwork.images.docker_archive import open_archive, save_archive
@@ -121,6 +121,28 @@ CONFIG = json.dumps(config_of([b""])).encode()
 
 def listed(layers: Any = ("l",), config: Any = "c.json") -> bytes:
     return json.dumps([{"Config": config, "Layers": layers}]).encode()
+
+
+def test_layers_that_an_engine_saves_compressed_keep_their_digests(written: Path, tmp_path: Path) -> None:
+    """As one does that keeps its images in containerd: as blobs of an OCI layout, with a manifest.json beside."""
+    raw = json.dumps(config_of(TARS)).encode()
+    blobs = [packed(tar, how) for tar, how in zip(TARS, ("gzip", "zstd", "tar"), strict=True)]
+    entry = {"Config": f"blobs/sha256/{sha(raw)[7:]}", "Layers": [f"blobs/sha256/{sha(blob)[7:]}" for blob in blobs]}
+    file = tmp_path / "saved.tar"
+    with tarfile.open(file, "w") as tar:
+        named = {f"blobs/sha256/{sha(data)[7:]}": data for data in (*blobs, raw)}
+        for name, data in {**named, "manifest.json": json.dumps([entry]).encode()}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    with open_archive(file) as archive:
+        found = archive.manifest.layers
+        kinds = [DOCKER.layer_gzip, DOCKER.layer_zstd, DOCKER.layer_tar]
+        assert [(layer.digest, layer.media_type) for layer in found] == list(zip(map(sha, blobs), kinds, strict=True))
+        manifest, config = image(TARS)
+        assert save_archive(tmp_path / "out.tar", "toy:1", archive.manifest, config, {}, archive) == sum(map(len, TARS))
+    with open_archive(tmp_path / "out.tar") as again:
+        assert [layer.digest for layer in again.manifest.layers] == [layer.digest for layer in manifest.layers]
 
 
 def test_a_layer_that_older_engines_write_as_a_link(tmp_path: Path) -> None:

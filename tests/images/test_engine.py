@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tiny import base_layers, sha, tar_of
 
-from graftwork.errors import MissingFile, TreeError, UnreachableError
+from graftwork.errors import MissingFile, TreeError, UnreachableError, UsageError
+from graftwork.images import containerd
 from graftwork.images.engine import EngineView, connected, engine_source, load
 from graftwork.images.graft import Addition, Base, graft
 from graftwork.images.ship import Image
@@ -33,6 +34,7 @@ class Api:
         self, root: Path, image: dict[str, Any] | None = None, history: list[dict[str, Any]] | None = None
     ) -> None:
         self.root, self.image, self.rows = root.resolve(), image or {}, history or []
+        self.status: list[list[str]] = [["Backing Filesystem", "extfs"]]
         self.removed: list[str] = []
         self.requests: list[str] = []
 
@@ -41,6 +43,9 @@ class Api:
 
     def remove_container(self, container: str, **options: Any) -> None:
         self.removed.append(container)
+
+    def info(self) -> dict[str, Any]:
+        return {"DriverStatus": self.status}
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         return self.image
@@ -205,6 +210,27 @@ def test_only_the_payload_is_sent_and_the_engines_answer_is_checked(tmp_path: Pa
     engine.api.image = INSPECTED
     with pytest.raises(TreeError, match="made other layers of patched:1"):
         load(engine, image, "patched:1")
+
+
+def test_an_engine_that_keeps_images_in_containerd_gets_a_layout_and_is_no_base(tmp_path: Path) -> None:
+    engine = client(INSPECTED, ROWS, tmp_path)
+    containerd.refuse_base(engine, "toy:1")
+    image = grafted(engine_source(engine, "toy:1").base(AMD64))
+    engine.api.status = [["driver-type", "io.containerd.snapshotter.v1"]]
+    engine.api.image = {**INSPECTED, "RootFS": {"Layers": image.grafted.config.data["rootfs"]["diff_ids"]}}
+    load(engine, image, "patched:1")
+    with tarfile.open(fileobj=io.BytesIO(engine.sent[0])) as tar:
+        found = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    grown = image.grafted
+    blobs = {f"blobs/sha256/{sha(data)[7:]}": data for data in (b"blob", grown.config.raw, grown.manifest.raw)}
+    assert found.items() >= blobs.items() and set(found) - set(blobs) == {"index.json", "oci-layout"}
+    (row,) = json.loads(found["index.json"])["manifests"]
+    assert row["digest"] == grown.manifest.digest
+    assert row["annotations"]["io.containerd.image.name"] == "docker.io/library/patched:1"
+    engine.api.image = {**INSPECTED, "RepoDigests": ["example.test/toy@sha256:1"]}
+    with pytest.raises(UsageError, match="does not tell their manifests") as refused:
+        containerd.refuse_base(engine, "toy:1")
+    assert "--base example.test/toy@sha256:1" in refused.value.hint
 
 
 def test_an_engine_that_lacks_the_base(tmp_path: Path) -> None:

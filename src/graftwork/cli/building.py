@@ -75,10 +75,12 @@ def _open_base(
             raise UsageError(f"target {target.name} pins no base", hint=f"name one of {_kind(target)}: --base REF")
         return f"the target pins none: {target.base.digest_source}"
     if text.startswith("docker:"):
+        from graftwork.images.containerd import refuse_base
         from graftwork.images.engine import EngineView, connected, engine_source
 
         client = stack.enter_context(connected())
         name = text.removeprefix("docker:")
+        refuse_base(client, name)
         return engine_source(client, name), stack.enter_context(EngineView(client, name))  # type: ignore[return-value]
     needed = named or wish.require_base
     try:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +21,14 @@ from graftwork.oci.families import DOCKER, Document, read_config
 from graftwork.oci.model import Descriptor, sha256_digest
 
 _SMALL = 4 << 20
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
 
 
 class Archive:
-    """An archive with one image, seen as a Docker v2 manifest; its layers are named by their diff_ids."""
+    """An archive with one image, seen as a Docker v2 manifest; its layers are named by their diff_ids.
+
+    Compressed ones, as an engine saves them that keeps images in containerd, are named by their own digests.
+    """
 
     def __init__(self, file: Path, tar: tarfile.TarFile) -> None:
         self.origin = f"docker-archive:{file}"
@@ -39,8 +44,9 @@ class Archive:
         self.members: dict[str, tuple[int, int]] = {config.digest: self._place(entry["Config"])}
         layers = []
         for diff_id, path in zip(diff_ids, paths, strict=True):
-            self.members[diff_id] = self._place(path)
-            layers.append({"mediaType": DOCKER.layer_tar, "digest": diff_id, "size": self.members[diff_id][1]})
+            digest, media_type = self._layer(diff_id, path)
+            self.members[digest] = self._place(path)
+            layers.append({"mediaType": media_type, "digest": digest, "size": self.members[digest][1]})
         data = {
             "schemaVersion": 2,
             "mediaType": DOCKER.manifest,
@@ -62,6 +68,19 @@ class Archive:
         with self._file.open("rb") as file:
             file.seek(first + start)
             return file.read(max(min(end, length) - start, 0))
+
+    def _layer(self, diff_id: str, path: str) -> tuple[str, str]:
+        """The digest and media type of the layer at *path*, whose name is its digest in an OCI layout's archive."""
+        named = _BLOB.fullmatch(path)
+        if named is None or f"sha256:{named[1]}" == diff_id:
+            return diff_id, DOCKER.layer_tar
+        start, _ = self._place(path)
+        with self._file.open("rb") as file:
+            file.seek(start)
+            magic = file.read(4)
+        kinds = {b"\x1f\x8b": DOCKER.layer_gzip, b"\x28\xb5\x2f\xfd": DOCKER.layer_zstd}
+        found = next((kind for start_of, kind in kinds.items() if magic.startswith(start_of)), DOCKER.layer_tar)
+        return f"sha256:{named[1]}", found
 
     def _found(self, digest: str) -> tuple[int, int]:
         if digest not in self.members:

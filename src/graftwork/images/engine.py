@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from typing import IO, TYPE_CHECKING, Any
 
 from graftwork.errors import MissingFile, TreeError, UnreachableError, UsageError
+from graftwork.images import containerd
 from graftwork.images.docker_archive import write_archive
 from graftwork.images.sources import Source
 from graftwork.oci.blobs import ByteStream
@@ -99,7 +100,10 @@ def load(client: docker.DockerClient, image: Image, name: str) -> str:
     grafted = image.grafted
     own = {grafted.config.data["rootfs"]["diff_ids"][-1]: image.tar}
     with tempfile.TemporaryFile() as file:
-        write_archive(file, name, grafted.manifest, grafted.config, own, None)
+        if containerd.keeps(client):
+            containerd.write_archive(file, name, image)
+        else:
+            write_archive(file, name, grafted.manifest, grafted.config, own, None)
         file.seek(0)
         try:
             client.images.load(file)
