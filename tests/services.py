@@ -7,6 +7,7 @@ Each lives inside the folder that it is given, on a port or socket of its own, a
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -66,6 +67,14 @@ class Registry:
 
 
 @dataclass(frozen=True)
+class Docker:
+    """Programs of one Docker version: *programs* has ``bin`` and ``sbin``, *plugins* those of the client."""
+
+    programs: Path
+    plugins: Path
+
+
+@dataclass(frozen=True)
 class Engine:
     """A running Docker Engine: *host* is for DOCKER_HOST, *driver* its storage driver, *data* its data root."""
 
@@ -75,12 +84,13 @@ class Engine:
     data: Path
     log: Path
     environment: Mapping[str, str]
+    client: str
 
     def docker(
         self, *arguments: str, check: bool = True, stdin: IO[bytes] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run Docker's client against this engine; RuntimeError with what it said if it fails and *check* is set."""
-        command = [program("docker", "docker.io"), *arguments]
+        command = [self.client, *arguments]
         environment = {**os.environ, **self.environment}
         done = subprocess.run(command, env=environment, stdin=stdin, capture_output=True, text=True, check=False)
         if check and done.returncode:
@@ -158,13 +168,19 @@ def runs(pid: int) -> bool:
 
 @contextmanager
 def engine(
-    folder: Path, *, registries: Sequence[str] = (), drivers: Sequence[str] = ("overlay2", "vfs")
+    folder: Path,
+    *,
+    registries: Sequence[str] = (),
+    drivers: Sequence[str] = ("overlay2", "vfs"),
+    docker: Docker | None = None,
+    containerd: bool = False,
 ) -> Iterator[Engine]:
     """A Docker Engine whose data lies in *folder*, without bridge and iptables; needs root.
 
     The first of *drivers* that works here is its storage driver. *registries* (address:port) may be plain HTTP.
+    *docker* are other programs than the machine's. With *containerd* images are kept in containerd, not by *drivers*.
     """
-    command = program("dockerd", "docker.io")
+    command = program("dockerd", "docker.io") if docker is None else str(docker.programs / "sbin/dockerd")
     for helper in ("containerd", "runc"):
         program(helper, helper)
     if os.geteuid() != 0:
@@ -172,12 +188,13 @@ def engine(
     folder.mkdir(parents=True, exist_ok=True)
     with _short(folder) as short:
         log = folder / "dockerd.log"
-        for driver in drivers:
+        for driver in ("overlayfs", "native") if containerd else drivers:
             with log.open("wb") as output:
-                process = _start_engine(command, folder, short, driver, registries, output)
+                path = _SEARCH if docker is None else f"{docker.programs}/bin{os.pathsep}{_SEARCH}"
+                process = _start_engine(command, folder, short, driver, registries, output, path, containerd)
             try:
                 if _wait(partial(_pings, short / "docker.sock"), process, seconds=60):
-                    yield _engine(folder, short, process.pid, driver)
+                    yield _engine(folder, short, process.pid, driver, docker)
                     return
             finally:
                 _end(process, seconds=40)
@@ -186,23 +203,34 @@ def engine(
     raise Unavailable(f"dockerd did not start with any of {', '.join(drivers)}:\n{tail(log)}")
 
 
-def _engine(folder: Path, short: Path, pid: int, driver: str) -> Engine:
-    (folder / "client").mkdir(exist_ok=True)
+def _engine(folder: Path, short: Path, pid: int, driver: str, docker: Docker | None) -> Engine:
+    (folder / "client/cli-plugins").mkdir(parents=True, exist_ok=True)
+    client = program("docker", "docker.io") if docker is None else str(docker.programs / "bin/docker")
+    for plugin in docker.plugins.iterdir() if docker is not None else ():
+        with suppress(FileExistsError):
+            (folder / "client/cli-plugins" / plugin.name).symlink_to(plugin)
     host = f"unix://{short}/docker.sock"
     environment = {"DOCKER_HOST": host, "DOCKER_CONFIG": str(folder / "client"), "DOCKER_BUILDKIT": "0"}
-    return Engine(host, pid, driver, folder / "data", folder / "dockerd.log", environment)
+    return Engine(host, pid, driver, folder / "data", folder / "dockerd.log", environment, client)
 
 
 def _start_engine(
-    command: str, folder: Path, short: Path, driver: str, registries: Sequence[str], output: IO[bytes]
+    command: str,
+    folder: Path,
+    short: Path,
+    driver: str,
+    registries: Sequence[str],
+    output: IO[bytes],
+    path: str,
+    containerd: bool,
 ) -> subprocess.Popen[bytes]:
-    (short / "daemon.json").write_text("{}", "utf-8")
+    (short / "daemon.json").write_text(json.dumps({"features": {"containerd-snapshotter": containerd}}), "utf-8")
     arguments = [command, f"--config-file={short}/daemon.json", f"--host=unix://{short}/docker.sock"]
     arguments += [f"--data-root={folder.resolve()}/data", f"--exec-root={short}/exec", f"--pidfile={short}/dockerd.pid"]
     arguments += ["--iptables=false", "--ip6tables=false", "--bridge=none", f"--storage-driver={driver}"]
     arguments += [f"--insecure-registry={host}" for host in registries]
     hidden = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "DOCKER_HOST", "NOTIFY_SOCKET")
-    environment = {k: v for k, v in os.environ.items() if k.upper() not in hidden} | {"PATH": _SEARCH}
+    environment = {k: v for k, v in os.environ.items() if k.upper() not in hidden} | {"PATH": path}
     return subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from newer_docker import newer_docker
 from services import Engine, Registry, Unavailable, engine, registry
 from tiny import GRAFTWORK, Entry, Store, on_top
 from toys import ROOT
@@ -121,6 +122,17 @@ def pushed(bench: Bench) -> dict[str, Any]:
 def docker(bench: Bench) -> Iterator[Engine]:
     try:
         with engine(bench.folder / "engine", registries=[bench.registry.host]) as found:
+            yield found
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def newer(bench: Bench) -> Iterator[Engine]:
+    """A newer engine, which has BuildKit and keeps its images in containerd."""
+    try:
+        folder, programs = bench.folder / "newer", newer_docker()
+        with engine(folder, registries=[bench.registry.host], docker=programs, containerd=True) as found:
             yield found
     except Unavailable as error:
         pytest.skip(str(error))
@@ -228,10 +240,17 @@ def test_a_drifted_base_leaves_nothing_in_the_registry(bench: Bench, pushed: dic
     assert answer.status_code == 404
 
 
+@pytest.fixture(params=["docker", "newer"])
+def every(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.mark.engine
 def test_a_real_engine_pulls_it_runs_it_and_gives_it_back(
-    bench: Bench, pushed: dict[str, Any], docker: Engine, tmp_path: Path
+    bench: Bench, pushed: dict[str, Any], every: Engine, tmp_path: Path
 ) -> None:
+    docker = every
     reference = bench.ref("team/sglang")
     docker.docker("pull", "--quiet", reference)
     shown = docker.docker("run", "--rm", "--network=none", f"--entrypoint={PYTHON}", reference, f"/{CHECK}")
@@ -265,8 +284,9 @@ def test_an_engines_own_image_is_grafted_in_the_engine(bench: Bench, pushed: dic
 
 @pytest.mark.engine
 def test_a_registrys_image_goes_to_an_engine_that_has_its_base_and_to_no_other(
-    bench: Bench, pushed: dict[str, Any], docker: Engine
+    bench: Bench, pushed: dict[str, Any], every: Engine
 ) -> None:
+    docker = every
     for identity in set(docker.docker("images", "--all", "--quiet").stdout.split()):
         docker.docker("image", "rm", "--force", identity, check=False)
     to = ("image", "--base", bench.base, "--to", "docker:there:1")
@@ -300,23 +320,64 @@ def test_the_engine_of_the_current_context_is_used_and_an_absent_one_is_told(
     assert unknown.returncode == 2 and "no such image" in unknown.stderr.lower()
 
 
-@pytest.mark.engine
-def test_the_dockerfile_builds_and_its_self_check_fails_on_stale_bytecode(
-    bench: Bench, pushed: dict[str, Any], docker: Engine, tmp_path: Path
-) -> None:
-    """BuildKit reads the payload from the layout; the classic builder takes an image of that name."""
-    need("skopeo")
-    bench.ok("image", "--base", bench.base, "--dockerfile", "--dist", tmp_path)
-    folder = tmp_path / TARGET
-    assert (folder / "Dockerfile").read_text("utf-8").count(bench.base) == 1
-    bake = json.loads((folder / "docker-bake.json").read_bytes())["target"]["default"]
-    assert bake["contexts"] == {"payload": f"oci-layout://./oci:{TARGET}"}
-    docker.docker("pull", "--quiet", bench.base)
-    copy = ["skopeo", "copy", "-q", f"--dest-daemon-host={docker.host}", f"oci:{folder}/oci:{TARGET}"]
-    subprocess.run([*copy, "docker-daemon:payload:latest"], check=True, capture_output=True)
-    docker.docker("build", "--network=none", "--tag=built:1", str(folder))
-    docker.docker("run", "--rm", "--network=none", f"--entrypoint={PYTHON}", "built:1", f"/{CHECK}")
+def dockerfile(bench: Bench, folder: Path) -> Path:
+    bench.ok("image", "--base", bench.base, "--dockerfile", "--dist", folder)
+    assert (folder / TARGET / "Dockerfile").read_text("utf-8").count(bench.base) == 1
+    return folder / TARGET
+
+
+def without_removal(folder: Path) -> None:
     text = (folder / "Dockerfile").read_text("utf-8")
     (folder / "Dockerfile").write_text(re.sub(r"RUN rm -f .* && ", "RUN ", text), "utf-8")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("buildkit", ["0", "1"])
+def test_the_dockerfile_builds_and_its_self_check_fails_on_stale_bytecode(
+    bench: Bench, pushed: dict[str, Any], every: Engine, tmp_path: Path, buildkit: str
+) -> None:
+    """By the classic builder and by BuildKit, of each engine."""
+    docker, folder = replace(every, environment={**every.environment, "DOCKER_BUILDKIT": buildkit}), tmp_path / TARGET
+    if buildkit == "1" and docker.docker("buildx", "version", check=False).returncode:
+        pytest.skip("this machine's Docker client has no BuildKit (Debian package docker-buildx)")
+    dockerfile(bench, tmp_path)
+    docker.docker("pull", "--quiet", bench.base)
+    docker.docker("build", "--network=none", "--tag=built:1", str(folder))
+    docker.docker("run", "--rm", "--network=none", f"--entrypoint={PYTHON}", "built:1", f"/{CHECK}")
+    layers = {name: _inspect(docker, name)["RootFS"]["Layers"] for name in (bench.base, "built:1")}
+    assert layers["built:1"][: len(layers[bench.base])] == layers[bench.base]
+    without_removal(folder)
     failed = docker.docker("build", "--network=none", str(folder), check=False)
     assert failed.returncode != 0 and "__pycache__" in failed.stdout + failed.stderr
+
+
+@pytest.mark.engine
+def test_the_bake_file_is_one_for_this_folder(bench: Bench, newer: Engine, tmp_path: Path) -> None:
+    folder = dockerfile(bench, tmp_path)
+    bake = [newer.client, "buildx", "bake", "--print"]
+    done = subprocess.run(
+        bake, cwd=folder, env={**os.environ, **newer.environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (target,) = json.loads(done.stdout)["target"].values()
+    assert (target["context"], target["tags"]) == (".", [f"{TARGET}:latest"])
+
+
+@pytest.mark.engine
+def test_an_image_kept_in_containerd_is_grafted_by_its_name_in_the_registry(
+    bench: Bench, pushed: dict[str, Any], newer: Engine, tmp_path: Path
+) -> None:
+    newer.docker("pull", "--quiet", bench.base)
+    refused = bench.run("image", "--base", f"docker:{bench.base}", "--to", "docker:patched:1", **newer.environment)
+    (known,) = _inspect(newer, bench.base)["RepoDigests"]
+    assert refused.returncode == 2 and f"--base {known}, its name in the registry" in refused.stderr
+    done = bench.ok("image", "--base", known, "--to", "docker:patched:1", **newer.environment)
+    assert done["layer"] == pushed["layer"]
+    assert _inspect(newer, "patched:1")["Id"] == done["grafted"], "there an image is its manifest"
+    assert bench.ok("verify", "--image", "docker:patched:1", **newer.environment)["proved"]
+    newer.docker("save", "--output", str(tmp_path / "base.tar"), bench.base)
+    full = tmp_path / "full.tar"
+    bench.ok("image", "--base", f"docker-archive:{tmp_path / 'base.tar'}", "--to", f"docker-archive:{full}")
+    with full.open("rb") as file:
+        newer.docker("load", stdin=file)
+    newer.docker("run", "--rm", "--network=none", f"--entrypoint={PYTHON}", f"{TARGET}:latest", f"/{CHECK}")
