@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toys import Toy
+from toys import TAKE, Toy, codemod, earlier, head, local
 
 from graftwork.harness.prove import Row, prove
 from graftwork.harness.variants import Sort, Stage, Variant
@@ -35,62 +35,24 @@ def kernel(count, padded):
     return [count] * padded
 '''
 
-PATCH = """\
-id = "toy/rows"
-revision = "R2"
-title = "Use the smaller count"
-symptom = "Expected count <= padded"
-why = "rows and padded differ"
-drop_when = "upstream takes the smaller one"
-
-[[edit]]
-id = "rows"
-kind = "codemod"
-file = "toy/pool.py"
-scope = "Pool.take"
-
-[[edit.hunk]]
-why = "the smaller of both"
-match = "count = rows"
-becomes = "count = min(rows, padded)"
-
-[[edit.hunk]]
-match = "return kernel(count, padded)"
-before = "_toy_clip = count < rows"
-
-[[edit.hunk]]
-why = "the limit came too early"
-match = "if padded > 100: ..."
-becomes = "if padded > 200: ..."
-
-[[marker]]
-file = "toy/pool.py"
-function = "Pool.take"
-kind = "local"
-value = "_toy_clip"
-discriminates = ["R1"]
-
-[[earlier]]
-id = "R1"
-edits = "old.toml"
-note = "one row at most"
-"""
-
-EARLIER = """\
-[[edit]]
-id = "rows"
-kind = "codemod"
-file = "toy/pool.py"
-scope = "Pool.take"
-[[edit.hunk]]
-match = "count = rows"
-becomes = "count = _toy_old = min(rows, 1)"
-[[marker]]
-file = "toy/pool.py"
-function = "Pool.take"
-kind = "local"
-value = "_toy_old"
-"""
+PATCH = head(
+    "toy/rows",
+    "R2",
+    title="Use the smaller count",
+    symptom="Expected count <= padded",
+    why="rows and padded differ",
+    drop_when="upstream takes the smaller one",
+)
+PATCH += codemod(
+    "rows",
+    TAKE,
+    {"why": "the smaller of both", "match": "count = rows", "becomes": "count = min(rows, padded)"},
+    {"match": "return kernel(count, padded)", "before": "_toy_clip = count < rows"},
+    {"why": "the limit came too early", "match": "if padded > 100: ...", "becomes": "if padded > 200: ..."},
+)
+PATCH += local(TAKE, "_toy_clip") + earlier("one row at most")
+EARLIER = codemod("rows", TAKE, {"match": "count = rows", "becomes": "count = _toy_old = min(rows, 1)"})
+EARLIER += local(TAKE, "_toy_old")
 
 MUTANTS = """\
 [[mutant]]

@@ -43,51 +43,48 @@ def kernel(count, padded, wide=False):
     return [count, padded, wide]
 '''
 
-TOY_PATCH = """\
-id = "toy/rows"
-revision = "R2"
-title = "Use the smaller count"
-symptom = "too many rows"
-why = "rows and padded differ"
-drop_when = "upstream takes the smaller one"
 
-[[edit]]
-id = "rows"
-kind = "codemod"
-file = "toy/pool.py"
-scope = "Pool.take"
+def head(patch: str, revision: str = "R1", **words: str) -> str:
+    """What every patch.toml begins with."""
+    said = {"title": "t", "symptom": "s", "why": "w", "drop_when": "d", **words}
+    rows = {"id": patch, "revision": revision, **said}
+    return "".join(f'{key} = "{value}"\n' for key, value in rows.items())
 
-[[edit.hunk]]
-match = "count = rows"
-becomes = "count = min(rows, padded)"
 
-[[edit.hunk]]
-match = "if self.is_small(): ..."
-before = "_toy_clip = count < rows"
+def codemod(name: str, scope: str, *hunks: dict[str, str]) -> str:
+    """An edit of the pool."""
+    keys = "".join("\n[[edit.hunk]]\n" + "".join(f'{k} = "{v}"\n' for k, v in hunk.items()) for hunk in hunks)
+    return f'\n[[edit]]\nid = "{name}"\nkind = "codemod"\nfile = "toy/pool.py"\nscope = "{scope}"\n{keys}'
 
-[[marker]]
-file = "toy/pool.py"
-function = "Pool.take"
-kind = "local"
-value = "_toy_clip"
-"""
 
-OLD = """
-[[edit]]
-id = "rows"
-kind = "codemod"
-file = "toy/pool.py"
-scope = "Pool.take"
-[[edit.hunk]]
-match = "count = rows"
-before = "_toy_old = 1"
-[[marker]]
-file = "toy/pool.py"
-function = "Pool.take"
-kind = "local"
-value = "_toy_old"
-"""
-WITH_OLD = TOY_PATCH + '\ndiscriminates = ["R1"]\n[[earlier]]\nid = "R1"\nedits = "old.toml"\nnote = "half a fix"\n'
+def local(function: str, value: str) -> str:
+    """A marker: the local *value* in a function of the pool."""
+    return f'\n[[marker]]\nfile = "toy/pool.py"\nfunction = "{function}"\nkind = "local"\nvalue = "{value}"\n'
+
+
+def earlier(note: str) -> str:
+    """Behind the last marker, which tells it apart: the revision R1, whose edits are in ``old.toml``."""
+    return f'discriminates = ["R1"]\n\n[[earlier]]\nid = "R1"\nedits = "old.toml"\nnote = "{note}"\n'
+
+
+TAKE = "Pool.take"
+TOY_PATCH = head(
+    "toy/rows",
+    "R2",
+    title="Use the smaller count",
+    symptom="too many rows",
+    why="rows and padded differ",
+    drop_when="upstream takes the smaller one",
+)
+TOY_PATCH += codemod(
+    "rows",
+    TAKE,
+    {"match": "count = rows", "becomes": "count = min(rows, padded)"},
+    {"match": "if self.is_small(): ...", "before": "_toy_clip = count < rows"},
+)
+TOY_PATCH += local(TAKE, "_toy_clip")
+OLD = codemod("rows", TAKE, {"match": "count = rows", "before": "_toy_old = 1"}) + local(TAKE, "_toy_old")
+WITH_OLD = TOY_PATCH + earlier("half a fix")
 
 TOY_TARGET = """\
 name = "t"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tiny import Workshop
-from toys import TOY_PATCH, Toy
+from toys import TOY_PATCH, Toy, codemod, head, local
 
 from graftwork.harness.lint import lint_patch, lint_sources
 from graftwork.harness.lint_text import comment_blocks, private_names
@@ -140,30 +140,8 @@ def test_comment_blocks_are_counted_by_tokens() -> None:
     assert [line for line, _ in comment_blocks(Path("run"), f"#!/bin/sh\n{long}")] == [2]
 
 
-SECOND = """\
-id = "toy/more"
-revision = "R1"
-title = "t"
-symptom = "s"
-why = "w"
-drop_when = "d"
-
-[[edit]]
-id = "small"
-kind = "codemod"
-file = "toy/pool.py"
-scope = "Pool.is_small"
-
-[[edit.hunk]]
-match = "return True"
-before = "_more = 1"
-
-[[marker]]
-file = "toy/pool.py"
-function = "Pool.is_small"
-kind = "local"
-value = "_more"
-"""
+SECOND = head("toy/more") + codemod("small", "Pool.is_small", {"match": "return True", "before": "_more = 1"})
+SECOND += local("Pool.is_small", "_more")
 
 
 def orders(toy: Toy, first: str, second: str) -> list[str]:

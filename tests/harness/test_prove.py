@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from proving import GOOD, MUTANTS, PATCH, Proving
+from proving import GOOD, MUTANTS, Proving
+from toys import TAKE, codemod, head, local
 
 WEAKENED = Path(__file__).parent / "weakened"
 
@@ -167,11 +168,10 @@ def test_the_same_files_are_tested_once_for_all_targets(tmp_path: Path) -> None:
 
 def test_the_other_patches_stay_in(tmp_path: Path) -> None:
     toy = Proving(tmp_path)
-    second = PATCH[: PATCH.index("[[edit]]")].replace("toy/rows", "toy/more")
-    second += '[[edit]]\nid = "more"\nkind = "anchor"\nfile = "toy/pool.py"\n'
+    second = head("toy/more") + '[[edit]]\nid = "more"\nkind = "anchor"\nfile = "toy/pool.py"\n'
     second += '[[edit.hunk]]\nfind = "return [count] * padded"\n'
     second += 'replace = "_toy_more = [count] * padded\\n    return _toy_more"\n'
-    second += '[[marker]]\nfile = "toy/pool.py"\nfunction = "kernel"\nkind = "local"\nvalue = "_toy_more"\n'
+    second += local("kernel", "_toy_more")
     toy.patch("more", second)
     toy.write("patches/toy/more/tests/test_more.py", GOOD)
     toy.target(lambda text: text.replace('["toy/rows"]', '["toy/rows", "toy/more"]'))
@@ -184,10 +184,9 @@ def test_the_other_patches_stay_in(tmp_path: Path) -> None:
 
 def test_a_patch_that_builds_on_this_one_goes_with_it(tmp_path: Path) -> None:
     toy = Proving(tmp_path)
-    second = PATCH[: PATCH.index("[[edit]]")].replace("toy/rows", "toy/more") + 'after = ["toy/rows"]\n'
-    second += '[[edit]]\nid = "more"\nkind = "codemod"\nfile = "toy/pool.py"\nscope = "Pool.take"\n'
-    second += '[[edit.hunk]]\nmatch = "_toy_clip = count < rows"\nafter = "_toy_more = _toy_clip"\n'
-    second += '[[marker]]\nfile = "toy/pool.py"\nfunction = "Pool.take"\nkind = "local"\nvalue = "_toy_more"\n'
+    second = head("toy/more") + 'after = ["toy/rows"]\n'
+    second += codemod("more", TAKE, {"match": "_toy_clip = count < rows", "after": "_toy_more = _toy_clip"})
+    second += local(TAKE, "_toy_more")
     toy.patch("more", second)
     toy.target(lambda text: text.replace('["toy/rows"]', '["toy/rows", "toy/more"]'))
     (_, stage), _ = toy.stages({"in", "out", "hunk"})

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from packaging.version import Version
-from toys import TOY_SOURCE, Toy
+from toys import TAKE, TOY_SOURCE, Toy, codemod, head, local
 
 from graftwork.catalog.catalog import Catalog, wheel_for
 from graftwork.catalog.patches import PatchFile, Upstream
@@ -287,36 +287,9 @@ def test_nothing_heavy_is_imported_at_the_start() -> None:
 # The diff of each patch
 
 
-SECOND = """\
-id = "toy/second"
-revision = "S1"
-title = "At least one row"
-symptom = "no rows"
-why = "rows may be 0"
-drop_when = "upstream does it"
-
-[[edit]]
-id = "one"
-kind = "codemod"
-file = "toy/pool.py"
-scope = "Pool.take"
-
-[[edit.hunk]]
-match = "count = min(rows, padded)"
-becomes = "count = _toy_second = max(min(rows, padded), 1)"
-
-[[edit]]
-id = "new"
-kind = "file"
-path = "toy/extra"
-source = "extra"
-
-[[marker]]
-file = "toy/pool.py"
-function = "Pool.take"
-kind = "local"
-value = "_toy_second"
-"""
+CAPPED = {"match": "count = min(rows, padded)", "becomes": "count = _toy_second = max(min(rows, padded), 1)"}
+SECOND = head("toy/second", "S1", title="At least one row") + codemod("one", TAKE, CAPPED)
+SECOND += '\n[[edit]]\nid = "new"\nkind = "file"\npath = "toy/extra"\nsource = "extra"\n' + local(TAKE, "_toy_second")
 
 
 def toy_plan(toy: Toy) -> Plan:

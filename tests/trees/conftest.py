@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from serving import Serving
 
 from graftwork.trees.cache import Cache, cache_folder
 
@@ -33,29 +32,8 @@ class FileServer:
         self.etag = '"one"'
         self.extra_headers: dict[str, str] = {}
         self.delay = 0.0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.answer(self)
-
-            def log_message(self, *args: object) -> None:
-                return
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, request: object, client_address: object) -> None:
-                """A client that hangs up in the middle of a body is part of these tests."""
-                if not isinstance(sys.exc_info()[1], ConnectionError):
-                    super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.origin = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server = Serving(self.answer)
+        self.origin, self.close = self._server.origin, self._server.close
 
     def asked(self, path: str) -> list[dict[str, str]]:
         """The headers (lower-case names) of the requests for *path*."""

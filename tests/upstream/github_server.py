@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from serving import Serving
 
 
 @dataclass
@@ -70,33 +70,8 @@ class GitHubServer:
         self.per_page = 2
         self.limit: int | None = None
         self.reset = 4_000_000_000
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                outer.answer(self, "")
-
-            def do_POST(self) -> None:
-                outer.answer(self, self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-            def log_message(self, *args: object) -> None:
-                return
-
-        class Server(ThreadingHTTPServer):
-            def handle_error(self, request: object, client_address: object) -> None:
-                if not isinstance(sys.exc_info()[1], ConnectionError):
-                    super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.root = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server = Serving(self.answer, "HTTP/1.1")
+        self.root, self.close = self._server.origin, self._server.close
 
     def add(self, ref: str, **facts: Any) -> Thread:
         """Put a thread into the store."""
@@ -109,7 +84,8 @@ class GitHubServer:
         """What was asked for, in order."""
         return [asked.path for asked in self.log]
 
-    def answer(self, handler: BaseHTTPRequestHandler, body: str) -> None:
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0))).decode()
         asked = Asked(handler.command, handler.path, dict(handler.headers.items()), body)
         self.log.append(asked)
         path = urlsplit(handler.path).path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toys import TOY_SOURCE, Toy
+from toys import TOY_SOURCE, Toy, head
 from upstream.conftest import Client
 from upstream.github_server import GitHubServer
 from upstream.test_contained import patch_text
@@ -60,12 +60,6 @@ def test_the_places_of_a_codemod(anchors: dict[str, list[Place]]) -> None:
 
 def test_the_places_of_the_other_kinds(toy: Toy, tree: FolderTree) -> None:
     text = """
-    id = "toy/rows"
-    revision = "R1"
-    title = "t"
-    symptom = "s"
-    why = "w"
-    drop_when = "d"
     [[edit]]
     id = "exact"
     kind = "anchor"
@@ -88,7 +82,7 @@ def test_the_places_of_the_other_kinds(toy: Toy, tree: FolderTree) -> None:
     kind = "name"
     value = "x"
     """
-    toy.patch("rows", text)
+    toy.patch("rows", head("toy/rows") + text)
     toy.write("patches/toy/rows/new.py", "x = 1\n")
     hunk = "@@ -34,3 +34,3 @@\n \n-SETTING_0 = 0\n+SETTING_0 = 9\n SETTING_1 = 1\n"
     toy.write("patches/toy/rows/x.diff", f"--- a/toy/pool.py\n+++ b/toy/pool.py\n{hunk}")
