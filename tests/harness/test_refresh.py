@@ -11,7 +11,7 @@ from toys import TOY_PATCH, TOY_SOURCE, Toy
 
 from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import Codemod
-from graftwork.harness.refresh import next_revision
+from graftwork.harness.revision import next_revision
 from graftwork.patching.assess import Engine, assess
 from graftwork.patching.overlay import Overlay
 from graftwork.patching.plan import plan

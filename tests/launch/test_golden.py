@@ -12,7 +12,8 @@ from toys import ROOT
 from graftwork.catalog.catalog import Catalog
 from graftwork.launch.demands import Contents, Demand, of_target
 from graftwork.launch.deployment import parse_json, render_json
-from graftwork.launch.recipe import Recipe, load_recipe
+from graftwork.launch.recipe import Recipe
+from graftwork.launch.recipe_file import load_recipe
 from graftwork.launch.render import Rendered, render
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -29,7 +29,7 @@ from graftwork.launch.kubernetes.cluster import Cluster, Mount
 from graftwork.launch.kubernetes.manifests import manifests, script, write
 from graftwork.launch.kubernetes.payload import PayloadFiles
 from graftwork.launch.kubernetes.scripts import unpack, wait
-from graftwork.launch.recipe import load_recipe
+from graftwork.launch.recipe_file import load_recipe
 from graftwork.launch.render import render
 
 ENGINE = "sgl-workspace/sglang/python/sglang/srt"

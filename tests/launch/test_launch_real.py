@@ -26,7 +26,7 @@ from graftwork.errors import UnreachableError
 from graftwork.harness.isolate import load_function, load_module, load_until, stub, stubbed
 from graftwork.launch.flags import stored, table
 from graftwork.launch.placeholders import fill
-from graftwork.launch.recipe import load_recipe
+from graftwork.launch.recipe_file import load_recipe
 from graftwork.launch.render import Rendered, render
 from graftwork.launch.sglang import RADIX
 from graftwork.names import rel_path

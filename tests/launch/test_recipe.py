@@ -10,7 +10,8 @@ from recipes import SGLANG, recipe
 from toys import ROOT
 
 from graftwork.errors import CatalogError, UsageError
-from graftwork.launch.recipe import Recipe, load_recipe
+from graftwork.launch.recipe import Recipe
+from graftwork.launch.recipe_file import load_recipe
 from graftwork.launch.topology import engines, node_count, role_of
 
 RECIPES = sorted((ROOT / "deploy/recipes").glob("*.toml"))

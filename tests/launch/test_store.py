@@ -10,7 +10,7 @@ from recipes import VLLM, component, json_value, recipe, rendered
 
 from graftwork.errors import CatalogError
 from graftwork.launch.deployment import render_json
-from graftwork.launch.recipe import load_recipe
+from graftwork.launch.recipe_file import load_recipe
 from graftwork.launch.store import nodes_in_scope
 
 TWO = {**VLLM, "replicas": 2, "prefill": {"nodes": 2, "tp": 8}, "decode": {"nodes": 1, "tp": 8}}

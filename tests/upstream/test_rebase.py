@@ -14,7 +14,6 @@ from graftwork.patching.assess import Engine
 from graftwork.patching.plan import plan
 from graftwork.patching.states import State
 from graftwork.trees.folder import FolderTree
-from graftwork.upstream.rebase import widened
 
 FILE = "patches/toy/rows/patch.toml"
 MOVED = TOY_SOURCE.replace("if self.is_small():", "if self.is_small() or padded is None:").replace(
@@ -137,7 +136,7 @@ def test_needless_and_impossible(toy: Toy) -> None:
 def test_versions_are_widened(old: str, version: str, new: str) -> None:
     from packaging.version import Version
 
-    from graftwork.catalog.versions import matches
+    from graftwork.catalog.versions import matches, widened
 
     assert widened(old, Version(version)) == new and matches(new, Version(version))
 

@@ -1,4 +1,4 @@
-"""Version specifiers of edits: parsing, matching, and whether two of them can match one version."""
+"""Version specifiers of edits: parsing, matching, whether two of them can match one version; widened and cut."""
 
 from __future__ import annotations
 
@@ -40,6 +40,40 @@ def overlap(one: str, other: str) -> Version | None:
         if matches(one, version) and matches(other, version):
             return version
     return None
+
+
+def widened(specifier: str, version: Version) -> str:
+    """*specifier* without the bounds that leave *version* out, and with *version* as the bound instead."""
+    if matches(specifier, version):
+        return specifier
+    parts = [part for part in specifier.split(",") if matches(part, version)]
+    upper = any(part.strip()[:1] in "<=~" for part in specifier.split(",") if part not in parts)
+    lower = any(part.strip()[:1] == ">" for part in specifier.split(",") if part not in parts)
+    exact = [part.strip()[2:] for part in specifier.split(",") if part.strip().startswith("==")]
+    if exact and "*" not in exact[0]:
+        ends = sorted([Version(exact[0]), version])
+        return f">={ends[0]},<={ends[1]}"
+    bound = [f"<={version}"] if upper else [f">={version}"] if lower else []
+    return ",".join([*parts, *bound])
+
+
+def until(specifier: str, version: Version, later: bool) -> str:
+    """*specifier* up to *version* where that is the *later* one, else down to it; *version* itself is left out.
+
+    A bare ``>V`` would leave out V's post-releases too (PEP 440).
+    """
+    beyond = f">{version}" if version.is_postrelease else f">={version}.post0"
+    return joined(specifier, f"<{version}" if later else beyond)
+
+
+def joined(*specifiers: str) -> str:
+    """What satisfies all of *specifiers*."""
+    return ",".join(filter(None, specifiers))
+
+
+def since(version: Version, later: bool) -> str:
+    """From *version* on, or up to it: the side that ``until`` leaves out."""
+    return f">={version}" if later else f"<={version}"
 
 
 def _below(name: str) -> str:

@@ -40,7 +40,7 @@ def command(
 ) -> int:
     """Render RECIPE, a file or a name in deploy/recipes, into the commands of each node."""
     from graftwork.launch import show
-    from graftwork.launch.recipe import load_recipe
+    from graftwork.launch.recipe_file import load_recipe
     from graftwork.launch.render import render
 
     if target is not None and image_record is not None:

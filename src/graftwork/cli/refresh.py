@@ -47,6 +47,7 @@ def command(
     becomes a new revision of PATCH, and the revision so far an earlier one.
     """
     from graftwork.harness import refresh
+    from graftwork.harness import revision as revisions
     from graftwork.patching.overlay import Overlay
     from graftwork.trees.folder import open_folder
 
@@ -59,12 +60,12 @@ def command(
             folder = open_folder(edited, loaded.engine)
             target = opening.target_of(found, loaded, target_name)
             others = found.patches(target) if target else []
-            base = refresh.base_of(loaded, others, base, Overlay(folder), engine)
-            files = refresh.changed_files(folder, base, loaded.engine)
+            base = revisions.base_of(loaded, others, base, Overlay(folder), engine)
+            files = revisions.changed_files(folder, base, loaded.engine)
             if _same(loaded, base, files, engine):
                 screen.result(f"{edited} has {loaded.label} as it is: nothing to take over")
                 return 0
-            made = refresh.new_revision(loaded, base, files, engine, revision)
+            made = revisions.new_revision(loaded, base, files, engine, revision)
         text = _checked(found, loaded, made, base, engine)
     return _show(screen, loaded, made, text, write)
 

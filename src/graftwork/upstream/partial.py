@@ -41,6 +41,11 @@ def mended(lost: Edit, part: Codemod | Anchor, cuts: Sequence[Edit]) -> tuple[Co
     return whole, [cut for cut in cuts if cut not in own]
 
 
+def reason_of(edit: Edit) -> str:
+    """Why *edit* is there: its own word, else those of its hunks."""
+    return edit.why or "; ".join(dict.fromkeys(hunk.why for hunk in getattr(edit, "hunk", []) if hunk.why))
+
+
 def compose(edits: Sequence[Edit], folder: Path, base: Overlay, wanted: Overlay, files: Mapping[str, bytes]) -> bool:
     """Whether *edits*, in order, are all ready on *base* and make *wanted* of it. *files* are sources yet unwritten."""
     over = base.copy()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import msgspec
 from packaging.version import Version
 
-from graftwork.catalog import versions
 from graftwork.catalog.catalog import Patch
 from graftwork.catalog.patches import Anchor, Codemod, Edit, Marker, NewFile, PatchFile
+from graftwork.catalog.versions import joined, matches, overlap, since, until, widened
 from graftwork.errors import ObsoleteError, StateError, UsageError
 from graftwork.patching import edits as editing
 from graftwork.patching import markers
@@ -21,7 +21,7 @@ from graftwork.patching.states import State
 from graftwork.trees.tree import Tree
 from graftwork.upstream.cut_codemod import cut_best
 from graftwork.upstream.git import merge
-from graftwork.upstream.partial import READY, compose, mended, remainder
+from graftwork.upstream.partial import READY, compose, mended, reason_of, remainder
 
 Hunked = Codemod | Anchor
 Candidates = Callable[[str, str, str], Sequence[Marker]]
@@ -181,7 +181,7 @@ def _spec(
     rows: list[Edit] = []
     for mend in (True, False):  # into the gaps of the edits if that holds, else behind them
         rows = _rows(patch, kept, parts, cuts, new, later, mend)
-        if compose([edit for edit in rows if versions.matches(edit.versions, new)], patch.folder, stock, over, {}):
+        if compose([edit for edit in rows if matches(edit.versions, new)], patch.folder, stock, over, {}):
             break
     marks, notes = _markers(patch, over, new, later, candidates)
     width = widened(patch.spec.versions, new)
@@ -203,18 +203,18 @@ def _rows(
     left = list(cuts)
     for edit in patch.spec.edit:
         ended = edit in lost
-        rows.append(msgspec.structs.replace(edit, versions=_before(edit.versions, new, later)) if ended else edit)
+        rows.append(msgspec.structs.replace(edit, versions=until(edit.versions, new, later)) if ended else edit)
         part = parts.get(edit.id) if ended else None
         if part is not None and mend:
             part, left = mended(edit, part, left)
         if part is not None:
-            rows.append(msgspec.structs.replace(part, versions=_joined(part.versions, _from(new, later))))
+            rows.append(msgspec.structs.replace(part, versions=joined(part.versions, since(new, later))))
     taken = {edit.id for edit in kept} | set(parts)
     for cut in left:
         name = next(name for n in range(1, 99) if (name := cut.id if n == 1 else f"{cut.id}-{n}") not in taken)
         taken.add(name)
-        span = _from(new, later)
-        if any(edit.id == name and versions.overlap(edit.versions, span) for edit in rows):
+        span = since(new, later)
+        if any(edit.id == name and overlap(edit.versions, span) for edit in rows):
             span = f"=={new}"
         rows.append(msgspec.structs.replace(cut, id=name, versions=span))
     return rows
@@ -235,8 +235,7 @@ def _cuts(below: Overlay, over: Overlay, lost: Sequence[Edit]) -> list[Anchor | 
         same = [edit for edit in places if getattr(edit, "scope", "") == cut.scope] or places
         if same:
             free.remove(same[0])
-            why = same[0].why or "; ".join(dict.fromkeys(h.why for h in getattr(same[0], "hunk", []) if h.why))
-            cut = msgspec.structs.replace(cut, id=same[0].id, why=why)
+            cut = msgspec.structs.replace(cut, id=same[0].id, why=reason_of(same[0]))
         found.append(cut)
     return found
 
@@ -248,19 +247,19 @@ def _markers(
     rows, notes = [], []
     for marker in patch.spec.marker:
         rows.append(marker)
-        if not versions.matches(marker.versions, new) or markers.present(marker, over):
+        if not matches(marker.versions, new) or markers.present(marker, over):
             continue
-        rows[-1] = msgspec.structs.replace(marker, versions=_before(marker.versions, new, later))
+        rows[-1] = msgspec.structs.replace(marker, versions=until(marker.versions, new, later))
         there = markers.where(marker, over)
         if len(there) == 1:
-            rows.append(msgspec.structs.replace(marker, function=there[0], versions=_from(new, later)))
+            rows.append(msgspec.structs.replace(marker, function=there[0], versions=since(new, later)))
             continue
         before = Overlay(over.tree).text_of(marker.file) or ""
         found = candidates(marker.file, before, over.text_of(marker.file) or "")
         if not found:
             hint = "give a changed statement a name of its own, in the files of --work"
             raise StateError(f"marker {marker.value} is not in {marker.file} of {new}, and no other can be", hint=hint)
-        rows.append(msgspec.structs.replace(found[0], versions=_from(new, later), discriminates=marker.discriminates))
+        rows.append(msgspec.structs.replace(found[0], versions=since(new, later), discriminates=marker.discriminates))
         notes.append(f"marker {marker.value} is not in {marker.file} of {new}: {found[0].value} takes its place")
     return rows, notes
 
@@ -274,35 +273,6 @@ def _held(patch: Patch, spec: PatchFile, onto: Tree, engine: Engine, wanted: Map
     if wanted and {change.path: change.new for change in planned.changes} != wanted:
         raise StateError(f"the proposal makes other bytes of {engine.version} than the merge", hint="cut it by hand")
     return spec
-
-
-def widened(specifier: str, version: Version) -> str:
-    """*specifier* without the bounds that leave *version* out, and with *version* as the bound instead."""
-    if versions.matches(specifier, version):
-        return specifier
-    parts = [part for part in specifier.split(",") if versions.matches(part, version)]
-    upper = any(part.strip()[:1] in "<=~" for part in specifier.split(",") if part not in parts)
-    lower = any(part.strip()[:1] == ">" for part in specifier.split(",") if part not in parts)
-    exact = [part.strip()[2:] for part in specifier.split(",") if part.strip().startswith("==")]
-    if exact and "*" not in exact[0]:
-        ends = sorted([Version(exact[0]), version])
-        return f">={ends[0]},<={ends[1]}"
-    bound = [f"<={version}"] if upper else [f">={version}"] if lower else []
-    return ",".join([*parts, *bound])
-
-
-def _before(specifier: str, version: Version, later: bool) -> str:
-    """*specifier* up to *version*, or beyond it. A bare ``>V`` would leave out V's post-releases (PEP 440)."""
-    beyond = f">{version}" if version.is_postrelease else f">={version}.post0"
-    return _joined(specifier, f"<{version}" if later else beyond)
-
-
-def _joined(*specifiers: str) -> str:
-    return ",".join(filter(None, specifiers))
-
-
-def _from(version: Version, later: bool) -> str:
-    return f">={version}" if later else f"<={version}"
 
 
 def _ids(edits: Sequence[Edit]) -> list[str]:
