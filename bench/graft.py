@@ -85,7 +85,7 @@ def main() -> int:
             ) as place:  # fmt: skip
                 first, runs = ours(place, options.target, cache, dist, options.rounds)
                 own = middle(runs)
-                others = list(peers(place, payload, options.peers)) if options.peers else []
+                others = list(peers(place, payload, options.peers, options.rounds)) if options.peers else []
             rows = compared(size, own, others)
             print(f"\nbase of {place.size / 1e9:.2f} GB\n{table([first, own, *others])}", flush=True)
             for row in rows:
