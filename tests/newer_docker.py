@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def newer_docker(folder: Path | None = None) -> Docker:
             for package in sorted(place.glob("*.deb")):
                 _run(["dpkg-deb", "--extract", str(package), str(new)], place)
                 package.unlink()
+            for spent in ("lists", "cache"):
+                shutil.rmtree(place / spent)
             new.rename(root)
     return Docker(root / "usr", root / "usr/libexec/docker/cli-plugins")
 

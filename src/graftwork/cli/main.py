@@ -69,7 +69,7 @@ def cli() -> None:
 
 def run() -> NoReturn:
     """Entry point of the console script."""
-    # Nearly all that a verb makes lives until it ends: looking for garbage as often as Python does takes a tenth of it.
+    # Nearly all that a verb makes lives until it ends: looking for garbage as often as Python does takes a twentieth.
     gc.set_threshold(100_000, 20, 20)
     screen = Screen(as_json="--json" in sys.argv)
     try:
