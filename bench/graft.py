@@ -28,19 +28,22 @@ GOALS = {
 }
 
 
-def ours(place: Bench, target: str, cache: Path, dist: Path, rounds: int) -> tuple[Result, list[Result]]:
-    """The first push on this base, which indexes it, and *rounds* pushes after it."""
+def ours(place: Bench, target: str, cache: Path, dist: Path, rounds: int) -> tuple[Result, list[Result], list[Result]]:
+    """The first push on this base, which indexes it, and *rounds* pushes after it: in full, and with nothing attached."""
 
-    def push(tag: str, *more: str) -> Result:
+    def push(tag: str, kind: str, *more: str) -> Result:
         def way(steps: Steps) -> None:
             command: list[str | Path] = [GRAFTWORK, "push", target, "--catalog", ROOT, "--dist", dist, "--quiet"]
             command += ["--base", place.base, "--to", place.result(tag), *more]
             steps.run("push", command, GRAFTWORK_CACHE=str(cache))
 
-        return place.measure(f"graftwork push{' (first: indexes the base)' if tag == 'first' else ''}", way)
+        return place.measure(f"graftwork push{kind}", way)
 
-    first = push("first")
-    return first, [push(f"ours{number}") for number in range(rounds)]
+    first = push("first", " (first: indexes the base)")
+    pairs = [
+        (push(f"ours{number}", ""), push(f"bare{number}", " --no-attest", "--no-attest")) for number in range(rounds)
+    ]
+    return first, [full for full, _ in pairs], [bare for _, bare in pairs]
 
 
 def middle(results: list[Result]) -> Result:
@@ -83,20 +86,21 @@ def main() -> int:
                 work / "b", options.target, int(size * 1e9), layers=options.layers, timeout=options.timeout,
                 packages=work / "packages",
             ) as place:  # fmt: skip
-                first, runs = ours(place, options.target, cache, dist, options.rounds)
+                first, runs, bare = ours(place, options.target, cache, dist, options.rounds)
                 own = middle(runs)
                 others = list(peers(place, payload, options.peers, options.rounds)) if options.peers else []
             rows = compared(size, own, others)
-            print(f"\nbase of {place.size / 1e9:.2f} GB\n{table([first, own, *others])}", flush=True)
+            print(f"\nbase of {place.size / 1e9:.2f} GB\n{table([first, own, middle(bare), *others])}", flush=True)
             for row in rows:
                 goal = f" (goal {row['goal']})" if row["goal"] else ""
                 print(f"    {row['way']}: {row['times_ours']} times ours{goal}", flush=True)
             medians.append(own.seconds)
-            failed = failed or any(item.failed for item in (first, *runs, *others))
+            failed = failed or any(item.failed for item in (first, *runs, *bare, *others))
             sizes[f"{size:g}"] = {
                 "bytes": place.size,
                 "first": first.as_dict(),
                 "ours": [item.as_dict() for item in runs],
+                "ours_no_attest": [item.as_dict() for item in bare],
                 "peers": [item.as_dict() for item in others],
                 "compared": rows,
             }
