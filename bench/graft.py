@@ -29,7 +29,7 @@ GOALS = {
 
 
 def ours(place: Bench, target: str, cache: Path, dist: Path, rounds: int) -> tuple[Result, list[Result], list[Result]]:
-    """The first push on this base, which indexes it, and *rounds* pushes after it: in full, and with nothing attached."""
+    """The first push on this base, which indexes it, and *rounds* after it, in full and with nothing attached."""
 
     def push(tag: str, kind: str, *more: str) -> Result:
         def way(steps: Steps) -> None:
