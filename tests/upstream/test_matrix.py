@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replaced
 from upstream.toy_releases import SOURCES, STATES, ToyIndex, toy_catalog, toy_index, wheel
 
 from graftwork.catalog.catalog import Catalog
 from graftwork.errors import GraftworkError, PinError, UnreachableError, UsageError
 from graftwork.patching import codemod
 from graftwork.trees.cache import Cache
+from graftwork.ui import Screen
 from graftwork.upstream.matrix import Matrix, Question, make_matrix
 from graftwork.upstream.matrix_cells import Cell, as_dict, load_cells
+from graftwork.upstream.matrix_text import show
 from graftwork.upstream.releases import FirstUse, find_releases, in_range
 
 
@@ -163,3 +166,18 @@ def test_a_damaged_wheel_is_no_drift(toy: Catalog, index: ToyIndex, cache: Cache
     with pytest.raises(GraftworkError, match=r"toy 1\.0: .*zip") as caught:
         make(toy, index, cache)
     assert caught.value.exit_code == 2
+
+
+def test_releases_stand_together_where_as_many_hunks_match(
+    cells: dict[str, Cell], capsys: pytest.CaptureFixture[str]
+) -> None:
+    drifted = cells["0.9"]
+    (edit,) = drifted.edits
+    worse = replaced(edit, hunks=[replaced(hunk, state="missing") for hunk in edit.hunks])
+    row = [("0.9", edit), ("1.0", edit), ("1.1", worse)]
+    show([replaced(drifted, version=version, edits=[one]) for version, one in row], Screen())
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  toy/rows  drifted")]
+    assert lines == [
+        ["toy/rows", "drifted", "0.9", "to", "1.0", "(2)", "1/2", "-"],
+        ["toy/rows", "drifted", "1.1", "0/2", "-"],
+    ]

@@ -25,7 +25,7 @@ MEANING = {
     State.APPLIED: "already in the tree",
     State.OUTDATED: "an earlier revision of the same patch is in the tree",
     State.PARTIAL: "some edits are in the tree, some are not",
-    State.DRIFTED: "an anchor is missing or ambiguous",
+    State.DRIFTED: "an anchor is missing or ambiguous, or the version is not one it was written for",
     State.OBSOLETE: "the defect is fixed upstream",
     State.NOT_NEEDED: "this engine version or platform does not have the defect",
 }

@@ -14,21 +14,21 @@ _MOST_REASONS = 4
 
 
 def show(cells: Sequence[Cell], screen: Screen) -> None:
-    """A line for each run of releases in one state, then why, for what is neither pending nor applied."""
+    """A line for each run of releases that are alike, then why, for what is neither pending nor applied."""
     runs = list(_runs(cells))
     rows = [
         (
             run[0].patch,
             run[0].state,
             _span(run),
-            counted(h for edit in run[-1].edits for h in edit.hunks) or "-",
+            _counted(run[-1]) or "-",
             _tests(run),
         )
         for run in runs
     ]
     screen.table(("patch", "state", "releases", "edits", "tests"), rows, [STYLE[State(run[0].state)] for run in runs])
     for run in runs:
-        if run[0].state not in ("pending", "applied"):
+        if not _good(run[0]):
             _why(run[0], screen)
         for cell in run:
             for test, message in (cell.tests.failed if cell.tests else {}).items():
@@ -39,8 +39,16 @@ def _runs(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     order = versions_of(cells)
     for patch in patches_of(cells):
         row = sorted((cell for cell in cells if cell.patch == patch), key=lambda cell: order.index(cell.version))
-        for _, run in groupby(row, key=lambda cell: cell.state):
+        for _, run in groupby(row, key=lambda cell: (cell.state, "" if _good(cell) else _counted(cell))):
             yield list(run)
+
+
+def _good(cell: Cell) -> bool:
+    return cell.state in ("pending", "applied")
+
+
+def _counted(cell: Cell) -> str:
+    return counted(hunk for edit in cell.edits for hunk in edit.hunks)
 
 
 def _why(cell: Cell, screen: Screen) -> None:
