@@ -27,11 +27,12 @@ class Difference:
 
 @dataclass
 class Check:
-    """One line of the report. numbers: what was seen; faults: why it did not pass."""
+    """One line of the report. numbers: what was seen; faults: why it did not pass; asked: what it was asked as."""
 
     name: str
     numbers: dict[str, float | int | bool] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    asked: str = ""
 
 
 def difference(one: Answers, other: Answers) -> Difference:

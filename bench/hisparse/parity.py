@@ -124,31 +124,42 @@ def rounds(side: str, planned: Plan) -> list[tuple[str, Batch]]:
 
 
 class Bench:
-    """The answers of one case as they come, and the checks that can be made of them."""
+    """The answers of one case as they come, and the checks that can be made of them.
 
-    def __init__(self, case: str, planned: Plan) -> None:
+    *siblings* are all cases that differ from it in the graphs alone, itself among them: stock's noise is what any of
+    their stock runs differ, because where stock's top-k meets a tie, it takes this or that position from run to run.
+    """
+
+    def __init__(self, case: str, planned: Plan, siblings: list[Bench] | None = None) -> None:
         self.case, self.plan = case, planned
+        self.siblings = [] if siblings is None else siblings
+        self.siblings.append(self)
         self.seen: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.open = {batch.name: batch for batch in planned.batches}
-        self.pending = {f"{kind}: {name}" for name in self.open for kind in ("hot", "off")} | {"control"}
+        self.pending = {f"hot: {name}" for name in self.open} | {"control"}
+        # Where requests are preempted, off is and unpatched is not: their bits are not compared.
+        self.pending |= {f"off: {batch.name}" for batch in planned.batches if batch.kind != "squeeze"}
 
     def take(self, side: str, line: dict[str, Any]) -> list[Check]:
-        """One line of a side; the checks that it makes possible."""
+        """One line of a side; the checks that pass with it. Those that fail wait, as noise may be seen later."""
         self.seen[side, line["round"], line["batch"]] = line
-        return [check for name in sorted(self.pending) if (check := self._try(name)) is not None]
+        passed = [check for name in sorted(self.pending) if (check := self._try(name)) and not check.faults]
+        self.pending -= {name for name in self.pending if any(check.asked == name for check in passed)}
+        return passed
 
-    def missing(self) -> list[Check]:
-        """A failed check for each that could not be made."""
-        return [Check(name, faults=["no answer of a side: not checked"]) for name in sorted(self.pending)]
+    def rest(self) -> list[Check]:
+        """What did not pass, and a failed check for each that could not be made."""
+        missing = "no answer of a side: not checked"
+        return [self._try(name) or Check(name, faults=[missing]) for name in sorted(self.pending)]
 
     def _try(self, name: str) -> Check | None:
         kind, _, batch = name.partition(": ")
         wanted = self.plan.control() if kind == "control" else self.open[batch]
         try:
-            check = self._control(wanted) if kind == "control" else getattr(self, f"_{kind}")(wanted)
+            check: Check = self._control(wanted) if kind == "control" else getattr(self, f"_{kind}")(wanted)
         except KeyError:
             return None
-        self.pending.discard(name)
+        check.asked = name
         return check
 
     def _answers(self, side: str, which: str, batch: Batch) -> Answers:
@@ -156,14 +167,26 @@ class Bench:
         return found
 
     def _noise(self, batch: Batch) -> judging.Difference:
-        """Stock against itself: again in one engine, or preempted against not preempted."""
-        if batch.kind == "squeeze":
-            return judging.difference(self._answers("unpatched", "first", batch), self._answers("off", "first", batch))
-        return judging.difference(self._answers("off", "first", batch), self._answers("off", "again", batch))
+        """Stock against itself: of all pairs of runs of one tree the one that differs most. KeyError without a run.
+
+        Where requests are preempted only off counts, which is: recomputed rows are rounded in another way.
+        """
+        sides = ("off",) if batch.kind == "squeeze" else ("unpatched", "off")
+        pairs = []
+        for side in sides:
+            keys = [(side, which, batch.name) for which in ("first", "again")]
+            runs = [bench.seen[key]["answers"] for bench in self.siblings for key in keys if key in bench.seen]
+            pairs += [judging.difference(one, other) for one, other in itertools.combinations(runs, 2)]
+        if not pairs and batch.kind == "squeeze":
+            return judging.difference(*[self._answers("off", "first", batch)] * 2)
+        if ("off", "again", batch.name) not in self.seen and batch.kind != "squeeze":
+            raise KeyError(batch.name)
+        return max(pairs, key=lambda pair: (pair.largest, not pair.exact))
 
     def _hot(self, batch: Batch) -> Check:
-        unpatched, hot = (self._answers(side, "first", batch) for side in ("unpatched", "hot"))
-        check = judging.equal(f"hot = stock, {batch.name}", unpatched, hot, self._noise(batch))
+        like = "off" if batch.kind == "squeeze" else "unpatched"  # off is preempted as hot is
+        stock, hot = (self._answers(side, "first", batch) for side in (like, "hot"))
+        check = judging.equal(f"hot = stock, {batch.name}", stock, hot, self._noise(batch))
         lines = {side: self.seen[side, "first", batch.name] for side in SIDES}
         judging.kept_back(check, lines["hot"]["refused"], lines["hot"]["misses"])
         if batch.kind == "prefix" and not batch.fresh:
@@ -173,10 +196,7 @@ class Bench:
             judging.squeezed(check, {side: line["preempted"] for side, line in lines.items()})
         return check
 
-    def _off(self, batch: Batch) -> Check | None:
-        if batch.kind == "squeeze":  # off is preempted there and unpatched is not
-            self.pending.discard(f"off: {batch.name}")
-            return None
+    def _off(self, batch: Batch) -> Check:
         unpatched, off = (self._answers(side, "first", batch) for side in ("unpatched", "off"))
         return judging.same(f"off = unpatched, {batch.name}", unpatched, off, self._noise(batch))
 
@@ -285,7 +305,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     planned = plan(options.contexts, options.batches, options.tokens, not options.no_squeeze)
     cases = ["-".join(case) for case in itertools.product(options.model, options.kv_cache_dtype, options.graphs)]
-    benches = {case: Bench(case, planned) for case in cases}
+    siblings: dict[str, list[Bench]] = {}
+    benches = {case: Bench(case, planned, siblings.setdefault(case.rpartition("-")[0], [])) for case in cases}
     report: list[dict[str, Any]] = []
 
     def done(case: str, checks: list[Check]) -> None:
@@ -307,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
         started = [side for case in cases for side in case_sides(case, planned, options, folder)]
         codes = sides.run(started, options.jobs, on_line)
     for case, bench in benches.items():
-        done(case, bench.missing())
+        done(case, bench.rest())
     ended = [name for name, code in codes.items() if code]
     failed = sum(bool(each["faults"]) for each in report)
     print(f"{len(report)} checks, {failed} fail" + (f"; ended early: {', '.join(ended)}" if ended else ""), flush=True)

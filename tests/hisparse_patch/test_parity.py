@@ -40,7 +40,7 @@ def good(parity: Any, planned: Any) -> Lines:
 def judged(parity: Any, planned: Any, lines: Lines) -> dict[str, list[str]]:
     made = parity.Bench("case", planned)
     checks = [check for (side, _, _), line in lines.items() for check in made.take(side, line)]
-    return {check.name: check.faults for check in checks + made.missing()}
+    return {check.name: check.faults for check in checks + made.rest()}
 
 
 def failing(found: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -86,6 +86,26 @@ def test_what_a_wrong_side_does_is_a_fault(
     found = failing(judged(parity, planned, lines))
     assert len(found) == 1
     assert fault in next(iter(found.values()))[0]
+
+
+def test_what_stock_does_with_other_graphs_counts_as_its_noise_and_what_off_alone_does_not(
+    bench: Any, planned: Any
+) -> None:
+    """Ties in the top-k: a run of stock differs from others now and then, in one case or the other."""
+    parity, name = bench("parity"), "4 x 1000+4200"
+    other: list[list[Any]] = [[(7, {"7": -0.2, "8": -2.0})] * 3] * 4
+    eager, full = good(parity, planned), good(parity, planned)
+    eager["hot", "first", name]["answers"] = other
+    siblings: list[Any] = []
+    first, second = (parity.Bench(case, planned, siblings) for case in ("eager", "full"))
+    for (side, _, _), line in eager.items():
+        first.take(side, line)
+    assert [check.name for check in first.rest()] == [f"hot = stock, {name}"]
+    full["unpatched", "first", name]["answers"] = other
+    for (side, _, _), line in full.items():
+        second.take(side, line)
+    assert not first.rest()[0].faults
+    assert not any(check.faults for check in second.rest())
 
 
 @pytest.mark.parametrize("side", ["off", "hot"])
