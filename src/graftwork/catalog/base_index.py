@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import json
 from typing import Annotated, Literal
 
 import msgspec
 
 from graftwork.catalog.patches import Strict, Text
-from graftwork.errors import PinError, UsageError
+from graftwork.errors import UsageError
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
 Sha256Hex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -86,18 +83,6 @@ class BaseIndex(Strict, frozen=True, kw_only=True):
     points: list[AccessPoint]
     listed: dict[str, list[str]] = {}
     notes: list[str] = []
-
-
-def manifest_bytes(index: BaseIndex) -> bytes:
-    """The base's manifest. PinError if it does not have the digest that the index names."""
-    try:
-        data = base64.b64decode(index.manifest, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise UsageError(f"the index of {index.image}: its manifest is not base64: {error}") from error
-    found = "sha256:" + hashlib.sha256(data).hexdigest()
-    if found != index.manifest_digest:
-        raise PinError(f"the index of {index.image} holds a manifest {found}, and names it {index.manifest_digest}")
-    return data
 
 
 def encode_index(index: BaseIndex) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graftwork.cli import running
+from graftwork.cli.screened import screened
 from graftwork.errors import UsageError
 from graftwork.ui import Screen
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("launch")
+@screened
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--explain", is_flag=True, help="Give the reason for each argument and variable.")
 @click.option("--target", metavar="T", help="The target of the image, in place of the recipe's.")
@@ -25,17 +27,14 @@ if TYPE_CHECKING:
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe; repeatable.")
 @running.options
 @click.option("--catalog", "checkout", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
 def command(
+    screen: Screen,
     recipe: Path,
     explain: bool,
     target: str | None,
     image_record: Path | None,
     changes: tuple[str, ...],
     checkout: Path | None,
-    as_json: bool,
-    quiet: bool,
     **where: Any,
 ) -> int:
     """Render RECIPE, a file or a name in deploy/recipes, into the commands of each node."""
@@ -45,7 +44,6 @@ def command(
 
     if target is not None and image_record is not None:
         raise click.UsageError("--target and --image-record both say what the image is; give one")
-    screen = Screen(as_json=as_json, quiet=quiet)
     catalog = _catalog(checkout)
     wanted = load_recipe(_file(recipe, catalog), list(changes))
     rendered = render(wanted, _contents(wanted, target, image_record, catalog))
@@ -55,7 +53,7 @@ def command(
     written = running.write(rendered, running.Where(**where), catalog.root if catalog else None, screen)
     for path in written.values():
         screen.step("written", path)
-    if as_json:
+    if screen.as_json:
         screen.document({**rendered.as_dict(), "written": written})
     deployment = rendered.deployment
     screen.result(f"{deployment.name}: {len(deployment.components)} components on {deployment.nodes} nodes")

@@ -6,17 +6,17 @@ import hashlib
 
 import click
 
+from graftwork.cli.screened import screened
 from graftwork.ui import Screen, size
 
 
 @click.command("mirror")
+@screened
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.option("--insecure", is_flag=True, help="Plain HTTP to a registry that is not on this machine.")
 @click.option("--max-bytes", type=int, metavar="N", help="The most bytes that may be moved, in and out together.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def command(source: str, target: str, insecure: bool, max_bytes: int | None, quiet: bool, as_json: bool) -> int:
+def command(screen: Screen, source: str, target: str, insecure: bool, max_bytes: int | None) -> int:
     """Copy an image, all platforms, byte for byte. A run that was cut goes on where it was."""
     import msgspec
 
@@ -27,7 +27,6 @@ def command(source: str, target: str, insecure: bool, max_bytes: int | None, qui
     from graftwork.oci.transport import Transport
     from graftwork.trees.cache import cache_folder
 
-    screen = Screen(as_json=as_json, quiet=quiet)
     here, there, traffic = ImageRef.parse(source), ImageRef.parse(target), Traffic(max_bytes=max_bytes)
     state = cache_folder() / "mirrors" / f"{hashlib.sha256(f'{here} {there}'.encode()).hexdigest()}.json"
     state.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +41,7 @@ def command(source: str, target: str, insecure: bool, max_bytes: int | None, qui
     screen.step(
         "copied", f"{done.copied} blobs ({size(done.moved)}), {done.present} were there, {done.mounted} mounted"
     )
-    if as_json:
+    if screen.as_json:
         screen.document({"from": str(here), "to": str(there), **msgspec.to_builtins(done)})
     screen.result(f"{done.digest}  {there}")
     return 0

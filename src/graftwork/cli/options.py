@@ -12,6 +12,7 @@ import click
 
 from graftwork.catalog.catalog import Catalog, engine_version, wheel_for
 from graftwork.catalog.targets import Lock, Target, WheelPin
+from graftwork.cli.screened import screened
 from graftwork.errors import PinError, UsageError
 from graftwork.ui import Screen, size
 
@@ -28,16 +29,11 @@ def checkout(function: Callable[..., int]) -> Callable[..., int]:
     """--catalog, --json and --quiet; *function* is given the screen and the catalog."""
 
     @functools.wraps(function)
-    def call(catalog: Path | None, as_json: bool, quiet: bool, **rest: Any) -> int:
-        return function(Screen(as_json=as_json, quiet=quiet), Catalog.find(catalog), **rest)
+    def call(screen: Screen, catalog: Path | None, **rest: Any) -> int:
+        return function(screen, Catalog.find(catalog), **rest)
 
-    for option in (
-        click.option("--quiet", "-q", is_flag=True, help="Only the result and errors."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
-        click.option("--catalog", type=click.Path(path_type=Path), help="Checkout with patches/ and deploy/docker/."),
-    ):
-        call = option(call)
-    return call
+    where = click.Path(path_type=Path)
+    return click.option("--catalog", type=where, help="Checkout with patches/ and deploy/docker/.")(screened(call))
 
 
 def common(function: Callable[..., int]) -> Callable[..., int]:

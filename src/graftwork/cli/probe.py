@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
+from graftwork.cli.screened import screened
 from graftwork.ui import Screen
 
 
 @click.command("probe")
+@screened
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--shards", type=click.IntRange(min=1), default=1, help="Shards that share the CPUs of this node.")
 @click.option("--direct", type=click.Choice(["on", "off"]), help="What will be set in any case (GRAFTWORK_DIRECT_IO).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the result and errors.")
-def command(paths: tuple[Path, ...], shards: int, direct: str | None, as_json: bool, quiet: bool) -> int:
+def command(screen: Screen, paths: tuple[Path, ...], shards: int, direct: str | None) -> int:
     """Tell what a storage tier at PATH should use: direct or buffered I/O, and how many workers.
 
     The devices are found through bind mounts, overlays, loop devices, LVM and RAID; the worst one decides. Direct I/O
@@ -24,9 +24,8 @@ def command(paths: tuple[Path, ...], shards: int, direct: str | None, as_json: b
     """
     from graftwork.launch.storage import probe
 
-    screen = Screen(as_json=as_json, quiet=quiet)
     verdicts = [probe(path, shards=shards, override=direct) for path in paths]
-    if as_json:
+    if screen.as_json:
         screen.document({"paths": [asdict(verdict) for verdict in verdicts]})
     for verdict in verdicts:
         screen.result(f"{verdict.path}  {verdict.mode}  {verdict.workers} workers  {verdict.tier}")

@@ -11,6 +11,7 @@ from graftwork.patching.plan import Plan
 from graftwork.patching.states import State
 from graftwork.ui import Screen
 
+_MOST_MARKERS = 4  # shown of those that are as they should be; --json has all
 STYLE = {
     State.PENDING: "good",
     State.APPLIED: "good",
@@ -101,7 +102,10 @@ def _markers(item: Assessment) -> str:
     if not item.markers:
         return "-"
     there = item.state is State.PENDING and not item.problems
-    return ", ".join(dict.fromkeys(m.value if there or present else f"no {m.value}" for m, present in item.markers))
+    lacks = dict.fromkeys(f"no {m.value}" for m, present in item.markers if not (there or present))
+    has = list(dict.fromkeys(m.value for m, present in item.markers if there or present))
+    more = [f"{len(has) - _MOST_MARKERS} more"] if len(has) > _MOST_MARKERS else []
+    return ", ".join([*lacks, *has[:_MOST_MARKERS], *more])
 
 
 def _sha(data: bytes | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Trees that are files of an image: found by scanning its layers, or read by range through the lock's index."""
+"""A tree that is files of an image, read by range through the lock's index; and making that index by one scan."""
 
 from __future__ import annotations
 
@@ -20,41 +20,6 @@ from graftwork.trees.layer_facts import above
 from graftwork.trees.merged import Found, MergedView
 
 _WINDOW = 32 << 10
-
-
-class ImageTree:
-    """The *wanted* files below *root* (a folder of the image) by scanning its layers; see ``MergedView``."""
-
-    def __init__(self, view: MergedView, root: str, wanted: Iterable[RelPath]) -> None:
-        self.view, self.root = view, root.strip("/")
-        self.wanted = tuple(sorted(set(wanted)))
-        self.origin = f"{view.blobs.origin} (/{self.root})"
-        view.want([self._inside(path) for path in self.wanted])
-
-    @property
-    def moved(self) -> int:
-        """Bytes read from the image's blobs until now."""
-        return self.view.moved
-
-    def read(self, path: RelPath) -> bytes:
-        """The file's bytes. Raises MissingFile, TreeError, and what the layers raise."""
-        data = self.view.read(self._inside(path))
-        found = self.view.stat(self._inside(path))
-        if found is None or hashlib.sha256(data).hexdigest() != found.sha256:
-            raise PinError(f"{path} in {self.origin}: the bytes kept are not those that were scanned")
-        return data
-
-    def exists(self, path: RelPath) -> bool:
-        """Whether *path* is a regular file. One that was not wanted may cost a scan."""
-        found = self.view.stat(self._inside(path))
-        return found is not None and found.kind is Kind.FILE
-
-    def paths(self) -> Iterator[RelPath]:
-        """The wanted files that are there."""
-        return (path for path in self.wanted if self.exists(path))
-
-    def _inside(self, path: RelPath) -> str:
-        return f"{self.root}/{path}" if self.root else str(path)
 
 
 class IndexedImageTree:
