@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAFTWORK = Path(sys.executable).parent / "graftwork"
-PARSE = "import libcst; libcst.parse_module(open({!r}).read())"
+PARSE = "import libcst, sys; [libcst.parse_module(open(file).read()) for file in sys.argv[1:]]"
 MEMORY_ROUNDS = 3
 
 
@@ -112,13 +112,15 @@ def measure(target: str, rounds: int, work: Path) -> tuple[dict[str, Case], Case
     subprocess.run([sys.executable, __file__, "--target", target, "--prepare", str(tree)], check=True)
     diff.write_text(said("plan", target, "--tree", str(tree), "--diff"), "utf-8")
     planned = json.loads(said("plan", target, "--tree", str(tree), "--quiet", "--json"))
-    largest = max((tree / file["path"] for file in planned["files"]), key=lambda file: file.stat().st_size)
+    patched = [tree / file["path"] for file in planned["files"] if file["old_sha256"]]
     python = sys.executable
-    parse = [python, "-c", PARSE.format(str(largest))]
+    parse = [python, "-c", PARSE, str(max(patched, key=lambda file: file.stat().st_size))]
+    parse_all = [python, "-c", PARSE, *map(str, patched)]
     plan = [str(GRAFTWORK), "plan", target, "--tree", str(tree), "--quiet", "--catalog", str(ROOT)]
     cases = [
         Case("graftwork plan", [plan], tree),
         Case("import libcst, parse", [parse], tree),
+        Case("import libcst, parse every file", [parse_all], tree),
         Case("git apply --check, then that parse", [["git", "apply", "--check", str(diff)], parse], tree),
         Case("graftwork --help", [[str(GRAFTWORK), "--help"]], tree),
         Case("python -c pass", [[python, "-c", "pass"]], tree),
@@ -178,7 +180,7 @@ def show(found: dict[str, object], cases: dict[str, Case], image: Case, limits: 
         times = "".join(f"{value * 1000:>6.0f} ms" for value in (min(case.seconds), case.median, max(case.seconds)))
         print(f"{case.name:<36}{times}{case.peak / 1e6:>7.0f} MB")
     plan = cases["graftwork plan"]
-    for name in ("import libcst, parse", "git apply --check, then that parse"):
+    for name in ("import libcst, parse", "import libcst, parse every file", "git apply --check, then that parse"):
         low = min(plan.seconds) / min(cases[name].seconds)
         print(f"\ngraftwork plan / {name}: {low:.2f} (min), {plan.median / cases[name].median:.2f} (median)", end="")
     print("\n")
