@@ -28,7 +28,7 @@ import models  # noqa: E402
 import sides  # noqa: E402
 
 SIDES = ("stock", "hot")
-PATTERNS = ("steady", "slow", "fast")
+PATTERNS = ("still", "steady", "slow", "fast")
 AT_LEAST, AT_MOST = 3.0, 1.05  # the goals: throughput of loaded, time of a step of fits
 
 

@@ -15,7 +15,7 @@ from models import VOCABULARY
 
 # Of a pattern: by how much the embeddings of decoded tokens differ (0 to 1), and how much of the indexer's query turns
 # with the position. By a model of one layer, with 4,096 hot rows, 1, 5 and 17 % of a 16k context miss; 64k: 1, 10, 33.
-PATTERNS = {"steady": (0.0, 0.3), "slow": (0.1, 1.0), "fast": (0.3, 1.0)}
+PATTERNS = {"still": (0.0, 0.0), "steady": (0.0, 0.3), "slow": (0.1, 1.0), "fast": (0.3, 1.0)}
 FILL = 1024  # blocks that are filled at once
 
 

@@ -83,11 +83,11 @@ class Worker:
         for name, settings in self.settings.items():
             for number, indexer in enumerate(selects):
                 cache, impl = torch.zeros(size, dtype=dtype), self._impl(name, kind)
-                layer = SimpleNamespace(impl=impl, indexer=object() if indexer else None, cache=cache)
+                layer = SimpleNamespace(impl=impl, indexer=object() if indexer else None, kv_cache=cache)
                 settings.compilation_config.static_forward_context[f"{number}.attn"] = layer
                 self.stacks[name].append(layer)
         self.impls = {name: stack[0].impl for name, stack in self.stacks.items()}
-        self.caches = {name: stack[0].cache for name, stack in self.stacks.items()}
+        self.caches = {name: stack[0].kv_cache for name, stack in self.stacks.items()}
         self.builders = {name: self._builder(name) for name in self.settings}
         kernels = OracleKernels(vllm.hot("oracle"))
         self.hot = vllm.hot("manager").create(self.settings["hot"], torch.device("cpu"), kernels)
@@ -141,7 +141,7 @@ class Worker:
         """Run a batch: tokens of each request, the others rest. Decodes come first. *pad*: rows as in a full graph."""
         batch = sorted((r for r in self.running if r.name in tokens), key=lambda r: tokens[r.name])
         common, numbers = self._common(batch, tokens, pad)
-        self._place(batch)
+        self._place(batch, tokens)
         total = common.num_actual_tokens
         metadata = {name: self.builders[name].build(0, common) for name in self.stacks}
         found: dict[str, list[torch.Tensor]] = {name: [] for name in self.stacks}
@@ -150,7 +150,7 @@ class Worker:
                 self._select(batch, tokens)
             kv, rope, q = torch.randn(total, 512), torch.randn(total, 1, 64), torch.randn(total, self.heads, 576)
             for name, stack in self.stacks.items():
-                impl, cache = stack[number].impl, stack[number].cache
+                impl, cache = stack[number].impl, stack[number].kv_cache
                 impl.do_kv_cache_update(kv, rope, cache, common.slot_mapping, impl.kv_cache_dtype, None)
                 out, _ = impl.forward_mqa(q.to(torch.bfloat16), cache, metadata[name], None)
                 found[name].append(out[:numbers])
@@ -158,12 +158,13 @@ class Worker:
             request.computed += tokens[request.name]
         return {name: torch.stack(outs) for name, outs in found.items()}
 
-    def _place(self, batch: list[Request]) -> None:
+    def _place(self, batch: list[Request], tokens: dict[str, int]) -> None:
         cached = SimpleNamespace(resumed_req_ids=set(self.resumed))
         output = SimpleNamespace(
             finished_req_ids=set(self.finished),
             scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in self.news],
             scheduled_cached_reqs=cached,
+            total_num_scheduled_tokens=sum(tokens[request.name] for request in batch),
         )
         computed = [request.computed for request in batch]
         names = [request.name for request in batch]

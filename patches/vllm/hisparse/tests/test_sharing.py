@@ -57,6 +57,38 @@ def test_a_prefix_that_another_request_computed(worker):
         assert same(worker.step({"a": 1, "b": 1}))
 
 
+@pytest.mark.parametrize("filled", [100, 1], ids=["a prompt", "a decode"])
+def test_a_block_that_another_request_fills_in_the_same_step(worker, filled):
+    """The scheduler takes it for cached from then on; layers behind the leader have not written it yet."""
+    first = worker.admit("a", 64 if filled == 1 else 100)
+    if filled == 1:
+        worker.step({"a": 63})
+    second = worker.admit("b", 65)
+    second.blocks[0], second.computed = first.blocks[0], 64
+    assert same(worker.step({"a": filled, "b": 1}))
+    assert worker.hot.forces_eager == (filled == 1)
+    assert same(worker.step({"a": 1, "b": 1}))
+    assert worker.hot.settled and not worker.hot.forces_eager
+
+
+def test_copies_ahead_of_the_layers_that_share(worker):
+    """In a settled step they come right behind the leader's, before any sharing layer wrote its newest row."""
+    order, kernels = [], worker.hot.kernels
+    copy, write = kernels.copy, kernels.write_newest
+    kernels.copy = lambda *given: (order.append("copy"), copy(*given))
+    kernels.write_newest = lambda *given: (order.append("write"), write(*given))
+    worker.admit("a", 60)
+    worker.step({"a": 60})
+    del order[:]
+    worker.step({"a": 1})
+    w, c = "write", "copy"
+    assert order == [w, c, w, c, c, c, w, w, w, c, c, w]
+    worker.admit("b", 1)
+    del order[:]
+    worker.step({"a": 1, "b": 1})
+    assert order == [w, c] * 6
+
+
 def test_preempted_resumed_and_computed_again(worker):
     request = worker.admit("a", 60)
     worker.step({"a": 60})
@@ -99,7 +131,7 @@ def test_every_layer_holds_its_own_bytes(worker):
         tags = kernels._oracle[layer.number].tags[region]
         held = {slot: tag for slot, tag in enumerate(tags) if tag >= 0}
         assert len(held) >= SLOTS // 2
-        rows, pool = layer.hot.flatten(0, 1), stack.cache.flatten(0, 1)
+        rows, pool = layer.hot.flatten(0, 1), stack.kv_cache.flatten(0, 1)
         for slot, tag in held.items():
             row = rows[region * worker.hot.state.shape.stride + slot]
             assert torch.equal(row, pool[request.blocks[tag // 64] * 64 + tag % 64])
@@ -180,7 +212,7 @@ def test_a_selection_that_was_not_the_last_is_refused(worker):
     def resolve(number):
         region = worker.hot.state.region_rows[:1]
         slot, table = torch.tensor([64]), torch.ones((1, 5), dtype=torch.int32)
-        lengths, cache = torch.ones_like(region), worker.stacks["hot"][number].cache
+        lengths, cache = torch.ones_like(region), worker.stacks["hot"][number].kv_cache
         return worker.hot.layers[number].resolve(worker.topk[:1], lengths, slot, table, cache)
 
     with pytest.raises(RuntimeError, match=r"HiSparse: 2\.attn shares a selection that was not the last one made"):

@@ -61,6 +61,20 @@ def test_regions_are_placed_in_the_order_of_the_batch(engine_tree):
     assert happened[2:] == ["ordered"]
 
 
+@pytest.mark.parametrize(("hot", "eager"), [(None, False), (False, False), (True, True)])
+def test_a_step_that_must_not_copy_ahead_runs_without_graphs(engine_tree, hot, eager):
+    runner, modes = MagicMock(), SimpleNamespace(NONE="none", FULL="full")
+    runner.hot_kv = None if hot is None else SimpleNamespace(forces_eager=hot)
+    runner.vllm_config.parallel_config.data_parallel_size = 1
+    runner.vllm_config.observability_config.cudagraph_metrics = False
+    runner.compilation_config.pass_config.enable_sp = False
+    runner.cudagraph_dispatcher.dispatch.return_value = "none", SimpleNamespace(num_tokens=2)
+    decide = function(engine_tree, "_determine_batch_execution_and_padding", CUDAGraphMode=modes)
+    decide(runner, 2, 2, None, 1, False)
+    asked = runner.cudagraph_dispatcher.dispatch.call_args.kwargs
+    assert asked["valid_modes"] == ({"none"} if eager else None)
+
+
 def test_memory_is_given_back_when_nothing_uses_it(engine_tree):
     order = []
     layer = SimpleNamespace(kv_cache=torch.ones(1))
@@ -229,7 +243,12 @@ def test_whose_hot_rows_are_forgotten(hot, how):
     def begin(new=(), resumed=(), finished=()):
         cached = SimpleNamespace(resumed_req_ids=set(resumed))
         fresh = [SimpleNamespace(req_id=name) for name in new]
-        output = SimpleNamespace(finished_req_ids=finished, scheduled_new_reqs=fresh, scheduled_cached_reqs=cached)
+        output = SimpleNamespace(
+            finished_req_ids=finished,
+            scheduled_new_reqs=fresh,
+            scheduled_cached_reqs=cached,
+            total_num_scheduled_tokens=1,
+        )
         hot.begin_step(output, SimpleNamespace(num_computed_tokens_cpu=[9], req_ids=["a"], num_reqs=1))
 
     begin(new=["a"])

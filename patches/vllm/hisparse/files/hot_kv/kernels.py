@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 
 @triton.jit
@@ -157,7 +157,6 @@ def sort_kernel(
     """Grid (T,). The scatter of a counting sort: rows that are close in host memory are copied at the same time."""
     if EARLY:
         gdc_wait()
-        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     misses = tl.load(count_ptr + row)
     bin = tl.arange(0, BINS)

@@ -18,20 +18,23 @@ def copy_kernel(
     sorted_source_ptr,  # int64 [T * K]
     sorted_target_ptr,  # int32 [T * K]
     total_ptr,  # int32 [1]
+    queue_ptr,  # in and out, int32 [2]: 0; the next row of the list, and how many programs are through
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
     BLOCK_W: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid (any,), however many rows there are. Programs go through the list side by side, ROWS rows at a time.
+    """Grid (any,), however many rows there are. Programs take ROWS rows at a time off the list, in its order.
 
-    So what is in flight at one moment lies close together in the list, and in host memory.
+    So what is in flight at one moment lies close together in the list, and in host memory, however fast each one is.
     """
     if EARLY:
         gdc_wait()
     total = tl.load(total_ptr)
     word = tl.arange(0, BLOCK_W)[None, :]
-    for first in range(tl.program_id(0) * ROWS, total, tl.num_programs(0) * ROWS):
+    first = tl.atomic_add(queue_ptr, ROWS, sem="relaxed")
+    while first < total:
+        following = tl.atomic_add(queue_ptr, ROWS, sem="relaxed")
         at = first + tl.arange(0, ROWS)
         listed = at < total
         source = tl.load(sorted_source_ptr + at, mask=listed, other=0).to(tl.int64)
@@ -39,6 +42,10 @@ def copy_kernel(
         mask = listed[:, None] & (word < WORDS)
         words = tl.load(host_ptr + source[:, None] * WORDS + word, mask=mask, other=0)
         tl.store(hot_ptr + target[:, None] * WORDS + word, words, mask=mask)
+        first = following
+    if tl.atomic_add(queue_ptr + 1, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        tl.store(queue_ptr, 0)
+        tl.store(queue_ptr + 1, 0)
 
 
 @triton.jit(do_not_specialize=["host_rows"])

@@ -87,13 +87,13 @@ def resolve(
 def copy(state: HotState, host: torch.Tensor, hot: torch.Tensor, tuning: Tuning) -> None:
     """Copy the rows that the last `resolve` found missing. host, hot: int32 [rows, words], see `as_words`.
 
-    May be repeated with the buffers of other layers that use the same selection and the same tags.
+    May be repeated with the buffers of other layers that use the same selection and the same tags, one after the other.
     """
     shape = state.shape
     _judge_rows(state, hot, shape.hot_rows)
     _judge_rows(state, host, None)
     copy_kernel[(tuning.copy_programs,)](
-        host, hot, state.sorted_source, state.sorted_target, state.total,
+        host, hot, state.sorted_source, state.sorted_target, state.total, state.queue,
         ROWS=tuning.copy_rows, WORDS=shape.words, BLOCK_W=triton.next_power_of_2(shape.words),
         **tuning.launch(tuning.copy_threads),
     )  # fmt: skip

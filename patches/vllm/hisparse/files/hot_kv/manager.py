@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import ModuleType
 from typing import Any
@@ -31,7 +31,8 @@ REPORT_STEPS = 50  # between two readings of the device's counters
 class LayerHotKV:
     """One MLA layer's share: its hot buffer [pages, 64, row] as the cache is, and whose tags say what is in it.
 
-    *number*: of the selection, with its tags and order; *leads*: whether this layer makes it, or copies by it.
+    *number*: of the selection, with its tags and order; *leads*: whether this layer makes it, or copies by it; *layer*:
+    the engine's, which has the cache; *copied*: when what was copied ahead is there, on a GPU.
     """
 
     owner: HotKV
@@ -39,6 +40,8 @@ class LayerHotKV:
     number: int
     leads: bool
     hot: torch.Tensor
+    layer: Any
+    copied: torch.cuda.Event | None = None
 
     def write(
         self, kv_c: torch.Tensor, k_pe: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, *kind: Any
@@ -67,17 +70,32 @@ class LayerHotKV:
 
         topk int32 [T, K]; see `kernels_launch.resolve`. RuntimeError where the selection is not the last one made.
         """
-        me = self.owner
-        host, hot = self._words(cache), self._words(self.hot)
+        me, host = self.owner, self._words(cache)
         regions = me.state.region_rows[: topk.shape[0]]
         given = (topk, seq_lens, slots, regions, table)
         if self.leads:
             me.select(self.number, given, host.shape[0])
         index, lengths = me.selected(self)
-        me.kernels.copy(me.state, host, hot, me.tuning)
+        if self.leads:
+            self.copy(me.tuning)
+            me.copy_ahead(self.number)
+        elif me.settled:
+            self.wait()
+        else:
+            self.copy(me.tuning)
         if me.debug:
-            me.judge(self, given, host, hot)
+            me.judge(self, given, host, self._words(self.hot))
         return index, lengths
+
+    def copy(self, tuning: Any) -> None:
+        """Copy the rows that the last selection found missing, on the current stream."""
+        me = self.owner
+        me.kernels.copy(me.state, self._words(self.layer.kv_cache), self._words(self.hot), tuning)
+
+    def wait(self) -> None:
+        """Have the current stream wait for the rows that were copied ahead."""
+        if self.copied is not None:
+            torch.cuda.current_stream().wait_event(self.copied)
 
     def _words(self, rows: torch.Tensor) -> torch.Tensor:
         return as_words(rows, self.owner.state.shape.row_bytes)
@@ -127,11 +145,13 @@ class HotKV:
         self.token_numbers = torch.arange(tokens, dtype=torch.int64, device=device)
         self.staging = _rows(-(-tokens // PAGE), row, device)
         for (name, layer), share in zip(layers.items(), shares, strict=True):
-            layer.impl.hot_kv = LayerHotKV(self, name, *share, _rows(shape.hot_rows // PAGE, row, device))
+            layer.impl.hot_kv = LayerHotKV(self, name, *share, _rows(shape.hot_rows // PAGE, row, device), layer)
         self.layers = [layer.impl.hot_kv for layer in layers.values()]
         # Of each selection, as HotState.stats; 32 bytes: for an address that is no multiple of 16 Triton compiles anew.
         self.counts = torch.zeros((shape.layers, 4), dtype=torch.int64, device=device)
         self.users = torch.bincount(torch.tensor([number for number, _ in shares]))
+        self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.settled, self.forces_eager = True, False
         self._made: tuple[int, torch.Tensor, torch.Tensor] | None = None
         self.hot_bytes = self.state.nbytes() + sum(layer.hot.nbytes for layer in self.layers)
         self._steps = 0
@@ -145,7 +165,9 @@ class HotKV:
     def begin_step(self, output: Any, batch: Any) -> None:
         """Give each request of *batch* (InputBatch, in its final order) its region, as the SchedulerOutput says.
 
-        Who is new, resumed, streamed anew or finished loses what was hot: the tokens may be others now.
+        Who is new, resumed, streamed anew or finished loses what was hot: the tokens may be others now. If nobody did,
+        the step is settled. Otherwise one may share a block that another fills in this step, layer by layer, so nothing
+        may be copied ahead. Full graphs do that, so a step of decodes alone then runs without them.
         """
         fresh = [new.req_id for new in output.scheduled_new_reqs]
         for request in (*output.finished_req_ids, *fresh, *output.scheduled_cached_reqs.resumed_req_ids):
@@ -155,6 +177,9 @@ class HotKV:
         placed = self.regions.step(rows)
         self.state.reset(placed.resets)
         self.state.place_rows(placed.regions)
+        self.settled = not placed.resets
+        shared = self.state.shape.layers < len(self.layers)
+        self.forces_eager = shared and not self.settled and output.total_num_scheduled_tokens == batch.num_reqs
         self._steps += 1
 
     def mark_decodes(self, decodes: int) -> None:
@@ -162,6 +187,26 @@ class HotKV:
         self.token_regions.fill_(self.state.shape.inert)
         self.token_regions[:decodes] = self.state.region_rows[:decodes]
         self._made = None  # no layer may copy by what the step before selected
+        if self.beside is not None:  # idle, unless a forward ended between a leader and those that share with it
+            torch.cuda.current_stream().wait_stream(self.beside)
+
+    def copy_ahead(self, number: int) -> None:
+        """Copy for the layers that share a selection, beside what the leader computes now, if the step is settled.
+
+        They read host rows of tokens before this step's alone, and write hot rows that no layer reads before it waits.
+        """
+        sharing = [layer for layer in self.layers if layer.number == number and not layer.leads and self.settled]
+        if self.beside is None or not sharing:
+            for layer in sharing:
+                layer.copy(self.tuning)
+            return
+        tuning = replace(self.tuning, early=False)  # its first launch follows a kernel of another stream
+        self.beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.beside):
+            for layer in sharing:
+                layer.copy(tuning)
+                layer.copied = layer.copied or torch.cuda.Event()
+                layer.copied.record()
 
     def select(self, number: int, given: tuple[torch.Tensor, ...], host_rows: int) -> None:
         """Resolve a selection; *given* and *host_rows* as `kernels_launch.resolve` takes them."""

@@ -103,8 +103,10 @@ class HotState:
         self.sorted_target = self._new((shape.rows * shape.topk,), torch.int32)
         self.count = self._new((shape.rows,), torch.int32)
         self.lengths = self._new((shape.rows,), torch.int32)
-        self.bins = self._new((bins,), torch.int32)  # left at 0 by whoever reads them last
+        # These three are left at 0 by the program that is done with them last.
+        self.bins = self._new((bins,), torch.int32)
         self.ticket = self._new((1,), torch.int32)
+        self.queue = self._new((2,), torch.int32)
         self.total = self._new((1,), torch.int32)
         self.stats = self._new((3,), torch.int64)
         self.region_rows = self._new((shape.rows,), torch.int32, shape.inert)
