@@ -150,7 +150,8 @@ class HotKV:
         # Of each selection, as HotState.stats; 32 bytes: for an address that is no multiple of 16 Triton compiles anew.
         self.counts = torch.zeros((shape.layers, 4), dtype=torch.int64, device=device)
         self.users = torch.bincount(torch.tensor([number for number, _ in shares]))
-        self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # Of high priority, or its copies wait until the kernels beside it leave room.
+        self.beside = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.settled, self.forces_eager = True, False
         self._made: tuple[int, torch.Tensor, torch.Tensor] | None = None
         self.hot_bytes = self.state.nbytes() + sum(layer.hot.nbytes for layer in self.layers)
