@@ -69,8 +69,16 @@ def cli() -> None:
 
 def run() -> NoReturn:
     """Entry point of the console script."""
-    # Nearly all that a verb makes lives until it ends: looking for garbage as often as Python does takes a twentieth.
+    # Nearly all that a verb makes lives until it ends: looking for garbage as often as Python does takes a twentieth,
+    # and looking through all of it once more at the end a tenth.
     gc.set_threshold(100_000, 20, 20)
+    try:
+        _run()
+    finally:
+        gc.freeze()
+
+
+def _run() -> NoReturn:
     screen = Screen(as_json="--json" in sys.argv)
     try:
         code = cli.main(prog_name="graftwork", standalone_mode=False)
