@@ -6,6 +6,7 @@ Requests, blocks, batches and selections are the same for both; what they give i
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,6 +137,21 @@ class Worker:
         self.random.shuffle(self.free)
         if finished:
             self.finished.append(request.name)
+
+    def live(self, days: int) -> Iterator[dict[str, torch.Tensor]]:
+        """Steps of random days: prompts come in parts, decodes run beside them, requests finish or are preempted."""
+        names = iter(f"r{number}" for number in range(1000))
+        for _ in range(days):
+            while len(self.running) < 3:
+                self.admit(next(names), self.random.randint(1, 80))
+            batch = {}
+            for request in self.running:
+                rest = request.prompt - request.computed
+                batch[request.name] = min(rest, self.random.randint(1, 30)) if rest > 0 else 1
+            yield self.step(batch)
+            for request in list(self.running):
+                if request.computed >= request.prompt + self.random.randint(1, 12):
+                    self.leave(request, finished=self.random.random() < 0.7)
 
     def step(self, tokens: dict[str, int], pad: int = 0) -> dict[str, torch.Tensor]:
         """Run a batch: tokens of each request, the others rest. Decodes come first. *pad*: rows as in a full graph."""

@@ -89,18 +89,7 @@ def test_tokens_computed_again_are_read_again(worker):
 
 
 def test_random_days(worker):
-    names = iter(f"r{number}" for number in range(1000))
-    for _ in range(30):
-        while len(worker.running) < 3:
-            worker.admit(next(names), worker.random.randint(1, 80))
-        batch = {}
-        for request in worker.running:
-            rest = request.prompt - request.computed
-            batch[request.name] = min(rest, worker.random.randint(1, 30)) if rest > 0 else 1
-        assert same(worker.step(batch))
-        for request in list(worker.running):
-            if request.computed >= request.prompt + worker.random.randint(1, 12):
-                worker.leave(request, finished=worker.random.random() < 0.7)
+    assert all(same(found) for found in worker.live(30))
 
 
 def test_few_heads_stage_their_prompts_too(vllm, backend):
