@@ -22,6 +22,52 @@ def region_of(slot_ptr, region_ptr, row, REGIONS: tl.constexpr):
     return tl.where(real, region, -1)
 
 
+@triton.jit
+def old_and_new(
+    pos, newest, row, table_ptr, table_stride, table_width, blocks, MAX_LEN: tl.constexpr, PAGE: tl.constexpr
+):
+    """Of selected positions: which are older than the newest and have a block, that block, and which are the newest."""
+    asked = pos >= 0
+    page = pos // PAGE
+    old = asked & (pos < newest) & (pos < MAX_LEN) & (page < table_width)
+    block = tl.load(table_ptr + row * table_stride + page, mask=old, other=-1)
+    old = old & (block >= 0) & (block < blocks)
+    return old, block, asked & (pos == newest)
+
+
+@triton.jit
+def list_misses(
+    miss,
+    want,
+    block,
+    index,
+    row,
+    first,  # row of the region's tags and hot rows
+    victims_ptr,
+    tags_ptr,
+    bins_ptr,
+    source_ptr,
+    target_ptr,
+    nth_ptr,
+    TOPK: tl.constexpr,
+    PAGE: tl.constexpr,
+    BIN_SHIFT: tl.constexpr,
+):
+    """Give each missing position a hot row, tag it, and list what is to be copied from where; *index* with them."""
+    rank = tl.cumsum(miss.to(tl.int32), axis=0) - 1
+    victims = tl.load(victims_ptr + row * TOPK + rank, mask=miss, other=0)
+    target = (first + victims).to(tl.int32)
+    index = tl.where(miss, target, index)
+    tl.store(tags_ptr + first + victims, want, mask=miss)
+    source = block.to(tl.int64) * PAGE + want % PAGE
+    number = tl.atomic_add(bins_ptr + (source >> BIN_SHIFT), 1, mask=miss, sem="relaxed")
+    out = row * TOPK + rank
+    tl.store(source_ptr + out, source, mask=miss)
+    tl.store(target_ptr + out, target, mask=miss)
+    tl.store(nth_ptr + out, number, mask=miss)
+    return index
+
+
 # Sizes that follow the batch are not specialised on: nothing is to be compiled again while a graph is captured.
 @triton.jit(do_not_specialize=["topk_stride", "table_stride", "table_width", "blocks"])
 def resolve_kernel(
@@ -82,17 +128,12 @@ def resolve_kernel(
 
     pos = tl.load(topk_ptr + row * topk_stride + col, mask=inside, other=-1)
     newest = tl.load(seq_lens_ptr + row) - 1
-    asked = pos >= 0
-    page = pos // PAGE
-    old = asked & (pos < newest) & (pos < MAX_LEN) & (page < table_width)
-    block = tl.load(table_ptr + row * table_stride + page, mask=old, other=-1)
-    old = old & (block >= 0) & (block < blocks)
-    new = asked & (pos == newest)
+    old, block, new = old_and_new(pos, newest, row, table_ptr, table_stride, table_width, blocks, MAX_LEN, PAGE)
     want = tl.where(old, pos, -1)
     inverse = inverse_ptr + region * MAX_LEN
     tl.store(inverse + pos, col.to(tl.int16), mask=old)
     tl.store(length_ptr + row, tl.max(tl.where(old | new, col + 1, 0), axis=0))
-    refused = tl.sum((asked & ~old & ~new).to(tl.int32), axis=0)
+    refused = tl.sum(((pos >= 0) & ~old & ~new).to(tl.int32), axis=0)
     if refused > 0:
         tl.atomic_add(stats_ptr + 2, refused.to(tl.int64), sem="relaxed")
     tl.debug_barrier()  # the map is written, order and tags are read
@@ -120,18 +161,10 @@ def resolve_kernel(
 
     index = tl.load(index_ptr + here, mask=inside, other=-1)
     if misses > 0:
-        miss = speaks & (index < 0)
-        rank = tl.cumsum(miss.to(tl.int32), axis=0) - 1
-        victims = tl.load(victims_ptr + row * TOPK + rank, mask=miss, other=0)
-        target = (region * STRIDE + victims).to(tl.int32)
-        index = tl.where(miss, target, index)
-        tl.store(tags_ptr + region * STRIDE + victims, want, mask=miss)
-        source = block.to(tl.int64) * PAGE + want % PAGE
-        number = tl.atomic_add(bins_ptr + (source >> BIN_SHIFT), 1, mask=miss, sem="relaxed")
-        out = row * TOPK + rank
-        tl.store(source_ptr + out, source, mask=miss)
-        tl.store(target_ptr + out, target, mask=miss)
-        tl.store(nth_ptr + out, number, mask=miss)
+        index = list_misses(
+            speaks & (index < 0), want, block, index, row, region * STRIDE,
+            victims_ptr, tags_ptr, bins_ptr, source_ptr, target_ptr, nth_ptr, TOPK, PAGE, BIN_SHIFT,
+        )  # fmt: skip
     shared = tl.gather(index, tl.where(old, speaker, col), axis=0)
     hot = (region * STRIDE + SLOTS).to(tl.int32)
     tl.store(index_ptr + here, tl.where(new, hot, shared), mask=inside)
