@@ -18,6 +18,7 @@ from graftwork.images.graft import usable_config
 from graftwork.oci.blobs import Blobs, ByteStream
 from graftwork.oci.canonical import canonical_json
 from graftwork.oci.families import DOCKER, Document, read_config
+from graftwork.oci.inflate import Codec, detect
 from graftwork.oci.model import Descriptor, sha256_digest
 
 _SMALL = 4 << 20
@@ -77,10 +78,9 @@ class Archive:
         start, _ = self._place(path)
         with self._file.open("rb") as file:
             file.seek(start)
-            magic = file.read(4)
-        kinds = {b"\x1f\x8b": DOCKER.layer_gzip, b"\x28\xb5\x2f\xfd": DOCKER.layer_zstd}
-        found = next((kind for start_of, kind in kinds.items() if magic.startswith(start_of)), DOCKER.layer_tar)
-        return f"sha256:{named[1]}", found
+            codec = detect(file.read(512))
+        kinds: dict[Codec | None, str] = {Codec.GZIP: DOCKER.layer_gzip, Codec.ZSTD: DOCKER.layer_zstd}
+        return f"sha256:{named[1]}", kinds.get(codec, DOCKER.layer_tar)
 
     def _found(self, digest: str) -> tuple[int, int]:
         if digest not in self.members:
