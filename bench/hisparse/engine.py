@@ -4,8 +4,8 @@
     python bench/hisparse/engine.py fits --stock-path /opt/site --hot-path /opt/hot --json FILE
 
 *loaded*: stock's KV memory holds N long requests, 8 N are there; HiSparse gets as many bytes of the GPU, for hot rows
-and indexer KV. *fits*: all KV fits the GPU. One process a side, one after the other; every line is JSON as soon as it
-is known, ratios come last. Prefill is not timed: see `--fill`.
+and indexer KV. *fits*: all KV fits the GPU. One process for stock and one for each size of hot buffers, one after the
+other; every line is JSON as soon as it is known, ratios come last. Prefill is not timed: see `--fill`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ sys.path.insert(0, str(HERE))
 import models  # noqa: E402
 import sides  # noqa: E402
 
-SIDES = ("stock", "hot")
 PATTERNS = ("still", "steady", "slow", "fast")
 AT_LEAST, AT_MOST = 3.0, 1.05  # the goals: throughput of loaded, time of a step of fits
 
@@ -78,8 +77,8 @@ def hot_bytes(model: dict[str, Any], dtype: str, seats: int, slots: int, longest
     return rows + 6 * layers * seats * stride + 2 * seats * longest + 64 * seats * topk + 2**24
 
 
-def sizes(options: argparse.Namespace) -> Sizes:
-    """Of the options. Every fourth layer has an indexer, as in GLM-5.2 behind its first layers (21 of 78)."""
+def sizes(options: argparse.Namespace, slots: int) -> Sizes:
+    """Of the options and one buffer. Every fourth layer has an indexer, as in GLM-5.2 behind its first (21 of 78)."""
     model = models.shaped("glm5", options.layers, index_skip_topk_offset=1)
     loaded = options.mode == "loaded"
     batches = [options.holds * options.times] if loaded else sorted(options.batches, reverse=True)
@@ -89,7 +88,6 @@ def sizes(options: argparse.Namespace) -> Sizes:
     tokens = filling + timed + 64
     blocks = models.blocks_of(options.context + tokens)
     token = models.mla_bytes(model, options.kv_cache_dtype) + models.indexer_bytes(model)
-    slots = options.device_buffer_size
     hot_rows = hot_bytes(model, options.kv_cache_dtype, width, slots, options.context + tokens)
     return Sizes(
         model=model,
@@ -105,8 +103,9 @@ def sizes(options: argparse.Namespace) -> Sizes:
     )
 
 
-def asked_of(sized: Sizes, options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """What each side's process is asked."""
+def asked_of(plans: list[Sizes], options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """What each side's process is asked: stock, and hot with each plan's buffer, as hot-4096."""
+    sized = plans[0]  # they differ in hot rows alone
     compiled = options.mode == "fits" if options.compile is None else options.compile
     common = {
         "model": models.write(sized.model, folder / "model"),
@@ -118,7 +117,7 @@ def asked_of(sized: Sizes, options: argparse.Namespace, folder: Path) -> dict[st
         "tokens_a_step": options.tokens_a_step,
         "sizes": sorted({sized.holds, *sized.batches}),
         "blocks": None,
-        "slots": sized.slots,
+        "slots": None,
         "sized": asdict(sized),
         "mode": options.mode,
         "fill": options.fill,
@@ -127,10 +126,11 @@ def asked_of(sized: Sizes, options: argparse.Namespace, folder: Path) -> dict[st
         "steps": options.steps,
     }
     pool = models.pool_gib(sized.seats * sized.blocks + 1, sized.model, sized.dtype)
-    return {
-        "stock": common | {"kv_bytes": sized.stock_bytes, "pool_gib": None},
-        "hot": common | {"kv_bytes": sized.stock_bytes - sized.hot_rows_bytes, "pool_gib": pool},
-    }
+    asked = {"stock": common | {"kv_bytes": sized.stock_bytes, "pool_gib": None}}
+    for plan in plans:
+        more = {"kv_bytes": plan.stock_bytes - plan.hot_rows_bytes, "pool_gib": pool, "slots": plan.slots}
+        asked[f"hot-{plan.slots}"] = common | more
+    return asked
 
 
 def run_side(asked: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def run_side(asked: dict[str, Any]) -> None:
     sized = Sizes(**asked["sized"])
 
     def tell(line: dict[str, Any]) -> None:
-        sides.report(asked["answer"], {"side": asked["side"], "mode": asked["mode"]} | line)
+        sides.report(asked["answer"], {"side": asked["side"], "mode": asked["mode"], "slots": asked["slots"]} | line)
 
     tell({"kind": "facts", "started_s": round(time.monotonic() - began, 1)} | facts(engine) | memory(engine))
     live.locality(*steady.PATTERNS["fast"])
@@ -228,11 +228,12 @@ def ratios(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ends = {line["side"]: line for line in lines if line["kind"] == "end"}
     for (side, batch, pattern), hot in by.items():
         stock = by.get(("stock", batch, pattern))
-        if side != "hot" or stock is None:
+        if side == "stock" or stock is None:
             continue
         ratio: dict[str, Any] = {
             "kind": "ratio",
             "mode": hot["mode"],
+            "slots": hot["slots"],
             "pattern": pattern,
             "stock_running": stock["running"],
             "hot_running": hot["running"],
@@ -241,7 +242,7 @@ def ratios(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if hot["mode"] == "loaded":
             gpu = hot["running"] / hot["gpu_ms"] / (stock["running"] / stock["gpu_ms"])
             ratio |= {"throughput": hot["tokens_per_s"] / stock["tokens_per_s"], "throughput_of_gpu_time": gpu}
-            ratio["preempted"] = ends["hot"]["preempted"] if "hot" in ends else None
+            ratio["preempted"] = ends[side]["preempted"] if side in ends else None
             ratio["reached"] = min(ratio["throughput"], gpu) >= AT_LEAST and ratio["preempted"] == 0
         else:
             ratio |= {"wall": hot["wall_ms"] / stock["wall_ms"], "gpu": hot["gpu_ms"] / stock["gpu_ms"]}
@@ -254,13 +255,13 @@ def unfair(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What must not be: more GPU memory for hot, positions that were refused, stock that held more than it should."""
     facts = {line["side"]: line for line in lines if line["kind"] == "facts"}
     reasons = []
-    if len(facts) == len(SIDES) and facts["hot"]["mode"] == "loaded":
-        hot, stock = facts["hot"]["gpu_kv_bytes"], facts["stock"]["gpu_kv_bytes"]
-        if hot > stock:
-            reasons.append(f"hot had {hot} bytes of the GPU for KV, stock {stock}")
+    for side, hot in facts.items():
+        if hot["mode"] == "loaded" and "stock" in facts and hot["gpu_kv_bytes"] > facts["stock"]["gpu_kv_bytes"]:
+            stock = facts["stock"]["gpu_kv_bytes"]
+            reasons.append(f"{side} had {hot['gpu_kv_bytes']} bytes of the GPU for KV, stock {stock}")
     if any(line.get("refused") for line in lines):
         reasons.append("hot refused positions: none can be wrong")
-    if any(line["kind"] == "steps" and line["side"] == "hot" and line["miss_rate"] is None for line in lines):
+    if any(line["kind"] == "steps" and line["side"] != "stock" and line["miss_rate"] is None for line in lines):
         reasons.append("hot selected no row: it did not decode from hot rows")
     return [{"kind": "unfair", "reason": reason} for reason in reasons]
 
@@ -271,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.side:
         run_side(json.loads(options.side))
         return 0
-    sized = sizes(options)
+    plans = [sizes(options, slots) for slots in options.device_buffer_size]
     report: list[dict[str, Any]] = []
 
     def tell(line: dict[str, Any]) -> None:
@@ -280,13 +281,17 @@ def main(arguments: list[str] | None = None) -> int:
         if options.json:
             Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
 
-    tell({"kind": "plan", "mode": options.mode} | asdict(sized) | sized.accounts())
+    for plan in plans:
+        tell({"kind": "plan", "mode": options.mode} | asdict(plan) | plan.accounts())
     tell({"kind": "machine", "nvidia_smi": nvidia_smi()})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.logs or name)
-        asked = asked_of(sized, options, folder)
-        paths = {"stock": options.stock_path, "hot": options.hot_path}
-        wanted = [sides.Side(side, __file__, asked[side], folder / side, paths[side]) for side in options.sides]
+        wanted = [
+            sides.Side(
+                name, __file__, asked, folder / name, options.stock_path if name == "stock" else options.hot_path
+            )
+            for name, asked in asked_of(plans, options, folder).items()
+        ]
         codes = sides.run(wanted, 1, lambda side, line: tell(line))
     found = ratios([line for line in report if "side" in line])
     for line in found:
@@ -323,10 +328,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--settle", type=int, default=12, help="steps before, in which hot rows become steady")
     parser.add_argument("--fill", default="random", choices=["random", "prefill"], help="how KV comes into the caches")
     parser.add_argument("--kv-cache-dtype", default="fp8", choices=["fp8", "auto"])
-    parser.add_argument("--device-buffer-size", type=int, default=4096)
+    parser.add_argument("--device-buffer-size", type=int, nargs="+", default=[4096], help="hot has a run with each")
     parser.add_argument("--tokens-a-step", type=int, default=8192, help="max_num_batched_tokens")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile: by default in fits")
-    parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=SIDES)
     parser.add_argument("--stock-path", help="folder of the unpatched vllm, if it is not the one that is installed")
     parser.add_argument("--hot-path", help="folder of the patched vllm")
     parser.add_argument("--logs", help="a folder for the engines' logs")

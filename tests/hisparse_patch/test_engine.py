@@ -10,7 +10,7 @@ import pytest
 
 def sized(bench: Any, *arguments: str) -> Any:
     engine = bench("engine")
-    return engine.sizes(engine.parsed(list(arguments)))
+    return engine.sizes(engine.parsed(list(arguments)), 4096)
 
 
 def test_loaded_gives_hot_no_more_of_the_gpu_than_stock(bench: Any) -> None:
@@ -34,7 +34,7 @@ def test_each_request_has_room_for_all_that_is_decoded(bench: Any) -> None:
     for mode in ("loaded", "fits"):
         engine = bench("engine")
         options = engine.parsed([mode])
-        plan = engine.sizes(options)
+        plan = engine.sizes(options, 4096)
         filling = plan.seats * plan.context / options.tokens_a_step
         timed = len(plan.batches) * len(options.patterns) * (options.settle + options.steps + 4)
         assert plan.tokens > filling + timed
@@ -45,13 +45,16 @@ def test_sides_differ_in_memory_alone(bench: Any, tmp_path: Path) -> None:
     engine, models = bench("engine"), bench("models")
     for mode in ("loaded", "fits"):
         options = engine.parsed([mode])
-        plan = engine.sizes(options)
-        asked = engine.asked_of(plan, options, tmp_path)
-        assert {key for key in asked["hot"] if asked["hot"][key] != asked["stock"][key]} <= {"kv_bytes", "pool_gib"}
-        pool = int(asked["hot"]["pool_gib"] * 2**30)
-        assert pool // (models.BLOCK * models.mla_bytes(plan.model, "fp8")) == plan.seats * plan.blocks + 1
-        assert asked["hot"]["compile"] is (mode == "fits")
-        assert set(plan.batches) <= set(asked["hot"]["sizes"])
+        plans = [engine.sizes(options, slots) for slots in (4096, 16384)]
+        asked = engine.asked_of(plans, options, tmp_path)
+        stock = asked.pop("stock")
+        assert list(asked) == ["hot-4096", "hot-16384"]
+        for plan, hot in zip(plans, asked.values(), strict=True):
+            assert {key for key in hot if hot[key] != stock[key]} <= {"kv_bytes", "pool_gib", "slots"}
+            pool = int(hot["pool_gib"] * 2**30)
+            assert pool // (models.BLOCK * models.mla_bytes(plan.model, "fp8")) == plan.seats * plan.blocks + 1
+            assert (hot["compile"], hot["slots"]) == (mode == "fits", plan.slots)
+            assert set(plan.batches) <= set(hot["sizes"])
 
 
 def test_every_fourth_layer_has_an_indexer(bench: Any) -> None:
@@ -67,6 +70,7 @@ def line(side: str, mode: str = "loaded", **more: Any) -> dict[str, Any]:
         "kind": "steps",
         "side": side,
         "mode": mode,
+        "slots": None if side == "stock" else 4096,
         "batch": 32,
         "pattern": "slow",
         "running": 32 if side == "hot" or mode == "fits" else 4,

@@ -94,6 +94,22 @@ def test_the_longest_unused_row_is_given_up_first() -> None:
     assert held == {*range(4), *range(20, 24), *range(30, 34)}
 
 
+def test_a_request_no_longer_than_its_region_gives_up_nothing() -> None:
+    """Every position has the hot row of its number, in any order of asking; a longer one goes on with those rows."""
+    e = engine()
+    request = e.add(H - 2)
+    e.step([request], [[9, 2, 7, 2, 10, -1, 5, 0]])  # 10 is the newest
+    e.step([request], [[0, 10, 9, 8, 1, 3, 4, 6]])
+    e.step([request], [[2, 5, 7, 9, 11, 10, 12, 0]])  # 12 is the newest: the last step of it
+    assert e.counted == [2 + 6, 5 + 6 + 1, 0]
+    region = e.map.region(request.name)
+    assert e.state.tags[0, region, :H].tolist() == list(range(H))
+    assert e.state.order[0, region, :H].tolist() == list(range(H))
+    e.step([request], [[12, 11, 10, 9, 8, 7, 6, 5]])  # the first that takes a row from another
+    assert e.counted == [8 + 7, 12 + 1, 0]
+    assert e.state.tags[0, region, :H].tolist() == [12, *range(1, H)]
+
+
 def test_doubles_of_a_hit_a_miss_and_the_newest() -> None:
     e = engine()
     request = e.add(30)

@@ -36,6 +36,49 @@ def old_and_new(
 
 
 @triton.jit
+def keep_own(want, old, speaks, row, col, first, tags_ptr, index_ptr, TOPK: tl.constexpr):
+    """Hits of a request that is hot as a whole: a position has the hot row of its number, and none is given up."""
+    held = tl.load(tags_ptr + first + want, mask=old, other=-1)
+    hit = old & (held == want)
+    tl.store(index_ptr + row * TOPK + col, (first + want).to(tl.int32), mask=hit)
+    return tl.sum((hit & speaks).to(tl.int32), axis=0)
+
+
+@triton.jit
+def keep_by_age(
+    age,
+    live,
+    slot,
+    tag,
+    want,
+    distinct,
+    row,
+    first,
+    inverse,
+    order_ptr,
+    index_ptr,
+    victims_ptr,
+    SLOTS: tl.constexpr,
+    TOPK: tl.constexpr,
+):
+    """Hits among the hot rows, the longest unused of the others for the misses, and the order moved on."""
+    at = tl.load(inverse + tag, mask=tag >= 0, other=-1).to(tl.int32)
+    named = (at >= 0) & (at < TOPK)
+    hit = named & (tl.gather(want, tl.where(named, at, 0), axis=0) == tag)
+    spare = (live & ~hit).to(tl.int32)
+    hits = SLOTS - tl.sum(spare, axis=0)
+    misses = distinct - hits
+    nth = tl.cumsum(spare, axis=0) - spare  # of the rows that are no hit; age - nth is the same for hits
+    victim = live & ~hit & (nth < misses)
+    kept = tl.where(victim, SLOTS - distinct + nth, nth - misses)
+    place = tl.where(hit, SLOTS - hits + age - nth, kept)
+    tl.store(index_ptr + row * TOPK + at, (first + slot).to(tl.int32), mask=hit)
+    tl.store(victims_ptr + row * TOPK + nth, slot.to(tl.int16), mask=victim)
+    tl.store(order_ptr + first + place, slot.to(tl.int16), mask=live)
+    return hits
+
+
+@triton.jit
 def list_misses(
     miss,
     want,
@@ -43,6 +86,7 @@ def list_misses(
     index,
     row,
     first,  # row of the region's tags and hot rows
+    whole,
     victims_ptr,
     tags_ptr,
     bins_ptr,
@@ -55,10 +99,11 @@ def list_misses(
 ):
     """Give each missing position a hot row, tag it, and list what is to be copied from where; *index* with them."""
     rank = tl.cumsum(miss.to(tl.int32), axis=0) - 1
-    victims = tl.load(victims_ptr + row * TOPK + rank, mask=miss, other=0)
-    target = (first + victims).to(tl.int32)
+    victims = tl.load(victims_ptr + row * TOPK + rank, mask=miss & ~whole, other=0)
+    slot = tl.where(whole, want, victims)
+    target = (first + slot).to(tl.int32)
     index = tl.where(miss, target, index)
-    tl.store(tags_ptr + first + victims, want, mask=miss)
+    tl.store(tags_ptr + first + slot, want, mask=miss)
     source = block.to(tl.int64) * PAGE + want % PAGE
     number = tl.atomic_add(bins_ptr + (source >> BIN_SHIFT), 1, mask=miss, sem="relaxed")
     out = row * TOPK + rank
@@ -107,6 +152,7 @@ def resolve_kernel(
 
     A hot row with tag t is a hit if the column that the inverse map names for t does ask for t. So stale entries of the
     map do no harm and it is never cleared. It names one of the columns that ask for a position, which speaks for all.
+    While a request is no longer than its region it is hot as a whole: by position, and the order stays as it began.
     Threads of a program hand over through its own rows in memory, at the barriers; programs share only bins and stats.
     """
     if EARLY:
@@ -121,13 +167,15 @@ def resolve_kernel(
         tl.store(length_ptr + row, 0)
         tl.store(count_ptr + row, 0)
         return
+    first = region * STRIDE
+    newest = tl.load(seq_lens_ptr + row) - 1
+    whole = newest <= SLOTS
     age = tl.arange(0, BLOCK_H)
     live = age < SLOTS
-    slot = tl.load(order_ptr + region * STRIDE + age, mask=live, other=0).to(tl.int32)
-    tag = tl.load(tags_ptr + region * STRIDE + slot, mask=live, other=-1)
+    slot = tl.load(order_ptr + first + age, mask=live, other=0).to(tl.int32)
+    tag = tl.load(tags_ptr + first + slot, mask=live & ~whole, other=-1)
 
     pos = tl.load(topk_ptr + row * topk_stride + col, mask=inside, other=-1)
-    newest = tl.load(seq_lens_ptr + row) - 1
     old, block, new = old_and_new(pos, newest, row, table_ptr, table_stride, table_width, blocks, MAX_LEN, PAGE)
     want = tl.where(old, pos, -1)
     inverse = inverse_ptr + region * MAX_LEN
@@ -138,22 +186,16 @@ def resolve_kernel(
         tl.atomic_add(stats_ptr + 2, refused.to(tl.int64), sem="relaxed")
     tl.debug_barrier()  # the map is written, order and tags are read
 
-    at = tl.load(inverse + tag, mask=tag >= 0, other=-1).to(tl.int32)
     speaker = tl.load(inverse + want, mask=old, other=-1).to(tl.int32)
     speaks = old & (speaker == col)
     distinct = tl.sum(speaks.to(tl.int32), axis=0)
-    named = (at >= 0) & (at < TOPK)
-    hit = named & (tl.gather(want, tl.where(named, at, 0), axis=0) == tag)
-    spare = (live & ~hit).to(tl.int32)
-    hits = SLOTS - tl.sum(spare, axis=0)
+    if whole:
+        hits = keep_own(want, old, speaks, row, col, first, tags_ptr, index_ptr, TOPK)
+    else:
+        hits = keep_by_age(
+            age, live, slot, tag, want, distinct, row, first, inverse, order_ptr, index_ptr, victims_ptr, SLOTS, TOPK
+        )
     misses = distinct - hits
-    nth = tl.cumsum(spare, axis=0) - spare  # of the rows that are no hit; age - nth is the same for hits
-    victim = live & ~hit & (nth < misses)
-    kept = tl.where(victim, SLOTS - distinct + nth, nth - misses)
-    place = tl.where(hit, SLOTS - hits + age - nth, kept)
-    tl.store(index_ptr + row * TOPK + at, (region * STRIDE + slot).to(tl.int32), mask=hit)
-    tl.store(victims_ptr + row * TOPK + nth, slot.to(tl.int16), mask=victim)
-    tl.store(order_ptr + region * STRIDE + place, slot.to(tl.int16), mask=live)
     tl.store(count_ptr + row, misses)
     tl.atomic_add(stats_ptr, hits.to(tl.int64), sem="relaxed")
     tl.atomic_add(stats_ptr + 1, misses.to(tl.int64), sem="relaxed")
@@ -162,11 +204,11 @@ def resolve_kernel(
     index = tl.load(index_ptr + here, mask=inside, other=-1)
     if misses > 0:
         index = list_misses(
-            speaks & (index < 0), want, block, index, row, region * STRIDE,
+            speaks & (index < 0), want, block, index, row, first, whole,
             victims_ptr, tags_ptr, bins_ptr, source_ptr, target_ptr, nth_ptr, TOPK, PAGE, BIN_SHIFT,
         )  # fmt: skip
     shared = tl.gather(index, tl.where(old, speaker, col), axis=0)
-    hot = (region * STRIDE + SLOTS).to(tl.int32)
+    hot = (first + SLOTS).to(tl.int32)
     tl.store(index_ptr + here, tl.where(new, hot, shared), mask=inside)
 
 

@@ -68,14 +68,15 @@ def resolve(
     """
     shape, width = state.shape, topk.shape[0]
     _judge(state, topk, {"seq_lens": seq_lens, "slots": slots, "regions": regions, "table": table})
-    block_k = triton.next_power_of_2(shape.topk)
+    block_k, block_h = triton.next_power_of_2(shape.topk), triton.next_power_of_2(shape.slots)
+    threads = min(1024, max(tuning.resolve_threads, block_h // 16))  # what a thread holds of the order fits registers
     shared = {"TOPK": shape.topk, "BIN_SHIFT": bin_shift(host_rows, state.bin_count), "BLOCK_K": block_k}
     resolve_kernel[(width,)](
         topk, seq_lens, slots, regions, table, state.inverse, state.tags[layer], state.order[layer], state.index,
         state.lengths, state.victims, state.count, state.source, state.target, state.nth, state.bins, state.stats,
         topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page, REGIONS=shape.regions,
         SLOTS=shape.slots, STRIDE=shape.stride, MAX_LEN=shape.max_len, PAGE=shape.page,
-        BLOCK_H=triton.next_power_of_2(shape.slots), **shared, **tuning.launch(tuning.resolve_threads),
+        BLOCK_H=block_h, **shared, **tuning.launch(threads),
     )  # fmt: skip
     sort_kernel[(width,)](
         state.count, state.source, state.target, state.nth, state.bins, state.ticket, state.sorted_source,

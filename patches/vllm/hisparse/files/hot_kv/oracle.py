@@ -27,7 +27,7 @@ class Expected:
 
 class Oracle:
     """Tags and order of one layer as lists: tags[region][slot] is a position or -1; order[region] begins with the
-    slot that was unused longest."""
+    slot that was unused longest. While a request is no longer than a region, its positions are its slots."""
 
     def __init__(self, shape: HotShape) -> None:
         self.shape = shape
@@ -96,12 +96,14 @@ class Oracle:
         others = [slot for slot in order if tags[slot] not in columns]
         speaking = {pos: columns[pos][-1] if said is None else int(said[pos]) for pos in columns}
         missing = sorted((pos for pos in columns if pos not in slot_of), key=lambda pos: speaking[pos])
-        loaded = others[: len(missing)]
+        whole = newest <= self.shape.slots
+        loaded = missing if whole else others[: len(missing)]
         for pos, slot in zip(missing, loaded, strict=True):
             tags[slot] = pos
             slot_of[pos] = slot
             made.copies.append((blocks[pos // page] * page + pos % page, first_hot + slot))
-        self.order[region] = others[len(missing) :] + loaded + hits
+        if not whole:
+            self.order[region] = others[len(missing) :] + loaded + hits
         for pos, places in columns.items():
             made.index[row, places] = first_hot + slot_of[pos]
         made.hits += len(hits)
