@@ -104,7 +104,7 @@ class Ours:
 
     def misses(self) -> int:
         """Rows that the last layer lacked."""
-        return int(self.state.total)
+        return int(self.state.ends[-1])
 
     def rows(self, layer: int) -> torch.Tensor:
         """What attention would read for each column: int32 [batch, topk, words]."""

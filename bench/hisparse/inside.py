@@ -31,7 +31,7 @@ class Inside:
         hot = getattr(self.runner, "hot_kv", None)
         if hot is None:
             return [0, 0, 0, 0]
-        counts = hot.counts.cpu()
+        counts = hot.state.stats.cpu()
         copied = int(counts[:, 1] @ hot.users) * hot.state.shape.row_bytes
         return [*counts[:, :3].sum(0).tolist(), copied]
 

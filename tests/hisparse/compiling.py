@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 NARROW = {"inverse": "*i16", "order": "*i16", "victims": "*i16"}
-WIDE = {"slot": "*i64", "stats": "*i64", "source": "*i64", "sorted_source": "*i64"}
+WIDE = {"slot": "*i64", "stats": "*i64", "source": "*i64"}
 
 
 def constants(shape: HotShape, tuning: Tuning) -> dict[str, int]:
@@ -32,6 +32,9 @@ def constants(shape: HotShape, tuning: Tuning) -> dict[str, int]:
         "BIN_SHIFT": 12,
         "BLOCK_K": 2048,
         "BLOCK_H": 4096,
+        "BLOCK_T": 128,
+        "FEW": tuning.few,
+        "SORTED": 96 * 2048,
         "EARLY": tuning.early,
         "ROWS": tuning.copy_rows,
         "WORDS": shape.words,

@@ -202,12 +202,19 @@ class Decoding:
         assert torch.equal(state.lengths.cpu(), expected.lengths)
         assert state.tags[layer, :, : self.shape.slots].tolist() == oracle.tags
         assert state.order[layer, :, : self.shape.slots].tolist() == oracle.order
-        total = int(state.total)
-        copies = zip(state.sorted_source[:total].tolist(), state.sorted_target[:total].tolist(), strict=True)
-        assert sorted(copies) == sorted(expected.copies)
+        assert sorted(zip(*self.copies(), strict=True)) == sorted(expected.copies)
         for number, more in ((HITS, expected.hits), (MISSES, expected.misses), (REFUSED, expected.refused)):
             self.counted[number] += more
-        assert state.stats.tolist() == self.counted
+        assert state.stats.sum(0).tolist() == [*self.counted, 0]
+
+    def copies(self) -> tuple[list[int], list[int]]:
+        """Host rows and hot rows of the last selection's misses, in the order in which they are copied."""
+        state, total = self.state, int(self.state.ends[-1])
+        listed = torch.arange(self.shape.topk, device=self.device) < state.count[:, None]
+        few = total <= self.tuning.few
+        assert not few or total == int(listed.sum())
+        lists = [list[0][listed] if few else list[1].flatten()[:total] for list in (state.source, state.target)]
+        return lists[0].tolist(), lists[1].tolist()
 
     def attend(self, layer: int, row: int, request: Request) -> None:
         """The rows that attention reads through the index are those of the positions that were selected."""

@@ -10,9 +10,9 @@ from hot_kv.state import HotShape
 STEPS = 40
 # layers, regions, slots, topk, row bytes, page, tuning
 CASES = {
-    "no slack": (1, 3, 8, 8, 656, 16, Tuning(copy_programs=1, copy_rows=1)),
-    "twice": (2, 4, 16, 8, 1152, 16, Tuning(copy_programs=3, copy_rows=4)),
-    "odd sizes, wave of 64": (1, 3, 22, 7, 656, 16, Tuning(wave=64, copy_programs=2, copy_rows=8)),
+    "no slack": (1, 3, 8, 8, 656, 16, Tuning(copy_programs=1, copy_rows=1, few=0)),
+    "twice": (2, 4, 16, 8, 1152, 16, Tuning(copy_programs=3, copy_rows=4, few=6)),
+    "odd sizes, wave of 64": (1, 3, 22, 7, 656, 16, Tuning(wave=64, copy_programs=2, copy_rows=8, few=0)),
     "one request at a time": (2, 1, 10, 5, 1152, 16, Tuning(copy_programs=2, copy_rows=2)),
     "pages of four": (1, 4, 24, 12, 656, 4, Tuning(copy_programs=2, copy_rows=4)),
 }

@@ -32,7 +32,7 @@ class OracleKernels:
     def resolve(self, state, layer, topk, seq_lens, slots, regions, table, host_rows, tuning):
         one = self._oracle.setdefault(layer, self._module.Oracle(state.shape))
         made = one.step(topk, seq_lens, slots, regions, table, host_rows)
-        state.stats += torch.tensor([made.hits, made.misses, made.refused])
+        state.stats[layer] += torch.tensor([made.hits, made.misses, made.refused, 0])
         self._copies = made.copies
         return made.index.to(torch.int32), made.lengths
 

@@ -22,7 +22,7 @@ def test_prompt_then_decode(worker):
     assert same(worker.step({"a": 90, "b": 5}))
     for _ in range(12):
         assert same(worker.step({"a": 1, "b": 1}))
-    hits, misses, refused, _ = worker.hot.counts[0].tolist()
+    hits, misses, refused, _ = worker.hot.state.stats[0].tolist()
     assert hits > 0 and misses > 0 and refused == 0
 
 

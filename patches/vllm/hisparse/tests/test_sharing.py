@@ -189,8 +189,8 @@ def test_what_is_counted(worker):
         assert report.copied_bytes == sum(copied) * hot.state.shape.row_bytes > 0
         assert report.misses == sum(copied[0::6] + copied[1::6] + copied[4::6]) and report.refused == 0
         total += report.misses
-    assert total == int(hot.counts[:, 1].sum())
-    assert all(row.data_ptr() % 16 == 0 for row in hot.counts)  # or Triton compiles again
+    assert total == int(hot.state.stats[:, 1].sum())
+    assert all(row.data_ptr() % 16 == 0 for row in hot.state.stats)  # or Triton compiles again
 
 
 def test_a_selection_that_was_not_the_last_is_refused(worker):

@@ -218,11 +218,11 @@ def test_the_report_is_of_what_happened_since_the_last(vllm, backend):
         return None
 
     assert report() is None
-    hot.counts[0] = torch.tensor([10, 4, 0, 0])
+    hot.state.stats[0] = torch.tensor([10, 4, 0, 0])
     hot._steps = 50
     first = report()
     assert (first.hits, first.misses, first.copied_bytes, first.pool_bytes, first.refused) == (10, 4, 4 * 1152, 1000, 0)
-    hot.counts[0] = torch.tensor([11, 9, 2, 0])
+    hot.state.stats[0] = torch.tensor([11, 9, 2, 0])
     hot._steps = 50
     second = report()
     assert (second.hits, second.misses, second.refused, second.hot_bytes) == (1, 5, 2, hot.hot_bytes)

@@ -4,14 +4,15 @@ All launch shapes are fixed by the batch's width, all work is bounded by what th
 stays right when the batch in it changes. Names and shapes: T rows of the batch, K = TOPK columns, R = REGIONS, H =
 SLOTS hot rows of a region, S = STRIDE >= H + 1 rows from one region to the next. Region r has rows r * S to
 r * S + S - 1 of the hot buffer; row r * S + H is for the newest token. EARLY: the launch may begin before the kernel
-in front of it has ended (CUDA's programmatic dependent launch), and so waits for it before anything else.
+in front of it has ended (CUDA's programmatic dependent launch), and so waits for it before anything else; then it
+lets the next one begin, which waits in turn.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -132,7 +133,7 @@ def resolve_kernel(
     target_ptr,  # out, int32 [T, K]: hot row of each miss
     nth_ptr,  # out, int32 [T, K]: its number within its bin
     bins_ptr,  # in and out, int32 [BINS], 0 at the start: misses of each bin of host addresses
-    stats_ptr,  # int64 [3]: hits, misses, entries that cannot be (later than the newest, no such block)
+    stats_ptr,  # int64 [4], the layer's: hits, misses, entries that cannot be (later than the newest, no such block)
     topk_stride,
     table_stride,
     table_width,
@@ -157,6 +158,7 @@ def resolve_kernel(
     """
     if EARLY:
         gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     region = region_of(slot_ptr, region_ptr, row, REGIONS)
     col = tl.arange(0, BLOCK_K)
@@ -215,41 +217,42 @@ def resolve_kernel(
 @triton.jit
 def sort_kernel(
     count_ptr,  # int32 [T]
-    source_ptr,  # int64 [T, K]
-    target_ptr,  # int32 [T, K]
+    ends_ptr,  # out, int32 [BLOCK_T]: misses of all rows up to each, itself included
+    source_ptr,  # in and out, int64 [2, T, K]: by batch row; then, from SORTED on, bin by bin
+    target_ptr,  # in and out, int32 [2, T, K]
     nth_ptr,  # int32 [T, K]
-    bins_ptr,  # in, int32 [BINS]; out: 0, for the next layer
-    ticket_ptr,  # in and out, int32 [1]: 0
-    sorted_source_ptr,  # out, int64 [T * K]: misses of the whole batch, bin by bin
-    sorted_target_ptr,  # out, int32 [T * K]
-    total_ptr,  # out, int32 [1]
+    bins_ptr,  # int32 [BINS]
     TOPK: tl.constexpr,
     BINS: tl.constexpr,
     BIN_SHIFT: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    FEW: tl.constexpr,
+    SORTED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Grid (T,). The scatter of a counting sort: rows that are close in host memory are copied at the same time."""
+    """Grid (T,). The scatter of a counting sort: rows that are close in host memory are copied at the same time.
+
+    Up to FEW rows stay as they are listed: they share nothing that an order would save.
+    """
     if EARLY:
         gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
+    of_row = tl.arange(0, BLOCK_T)
+    counts = tl.load(count_ptr + of_row, mask=of_row < tl.num_programs(0), other=0)
+    if row == 0:
+        tl.store(ends_ptr + of_row, tl.cumsum(counts, axis=0))
     misses = tl.load(count_ptr + row)
-    bin = tl.arange(0, BINS)
-    if (misses > 0) | (row == 0):
-        sizes = tl.load(bins_ptr + bin)
+    if (misses > 0) & (tl.sum(counts, axis=0) > FEW):
+        sizes = tl.load(bins_ptr + tl.arange(0, BINS))
         starts = tl.cumsum(sizes, axis=0) - sizes
-        if row == 0:
-            tl.store(total_ptr, tl.sum(sizes, axis=0))
         rank = tl.arange(0, BLOCK_K)
         here = row * TOPK + rank
         listed = rank < misses
         source = tl.load(source_ptr + here, mask=listed, other=0)
         target = tl.load(target_ptr + here, mask=listed, other=0)
         nth = tl.load(nth_ptr + here, mask=listed, other=0)
-        at = tl.gather(starts, (source >> BIN_SHIFT).to(tl.int32), axis=0) + nth
-        tl.store(sorted_source_ptr + at, source, mask=listed)
-        tl.store(sorted_target_ptr + at, target, mask=listed)
-    tl.debug_barrier()  # all of this program have read the bins
-    if tl.atomic_add(ticket_ptr, 1, sem="acq_rel") == tl.num_programs(0) - 1:
-        tl.store(bins_ptr + bin, tl.zeros([BINS], tl.int32))
-        tl.store(ticket_ptr, 0)
+        at = SORTED + tl.gather(starts, (source >> BIN_SHIFT).to(tl.int32), axis=0) + nth
+        tl.store(source_ptr + at, source, mask=listed)
+        tl.store(target_ptr + at, target, mask=listed)

@@ -16,7 +16,9 @@ from .state import HotState
 class Tuning:
     """Sizes that change speed and nothing else. Threads are of one program; a wave is what the device runs in step.
 
-    copy_programs x copy_rows rows are in flight at once: enough to fill the bus, few enough to stay close together.
+    copy_programs x copy_rows rows of a long list are in flight at once: enough to fill the bus, few enough to stay close
+    together. Of a short one, twice as many.
+    few: so many missing rows of a batch are copied as they are listed; more are sorted by host address.
     early: a kernel is launched while the one in front of it ends (CUDA's programmatic dependent launch).
     """
 
@@ -26,6 +28,7 @@ class Tuning:
     copy_threads: int = 128
     copy_programs: int = 132
     copy_rows: int = 4
+    few: int = 512
     early: bool = False
 
     def warps(self, threads: int) -> int:
@@ -34,8 +37,12 @@ class Tuning:
 
     def launch(self, threads: int) -> dict[str, int | bool]:
         """What a launch of a kernel that may begin early is given."""
-        early = {"launch_pdl": True} if self.early else {}
-        return {"num_warps": self.warps(threads), "EARLY": self.early, **early}
+        given = {"num_warps": self.warps(threads), "EARLY": self.early}
+        if self.early:
+            given["launch_pdl"] = True
+            if threads > 256:  # else ptxas keeps half of the registers for a second program, and spills
+                given["maxnreg"] = 65_536 // threads
+        return given
 
 
 def tuning_for(device: torch.device) -> Tuning:
@@ -73,14 +80,14 @@ def resolve(
     shared = {"TOPK": shape.topk, "BIN_SHIFT": bin_shift(host_rows, state.bin_count), "BLOCK_K": block_k}
     resolve_kernel[(width,)](
         topk, seq_lens, slots, regions, table, state.inverse, state.tags[layer], state.order[layer], state.index,
-        state.lengths, state.victims, state.count, state.source, state.target, state.nth, state.bins, state.stats,
+        state.lengths, state.victims, state.count, state.source, state.target, state.nth, state.bins, state.stats[layer],
         topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page, REGIONS=shape.regions,
         SLOTS=shape.slots, STRIDE=shape.stride, MAX_LEN=shape.max_len, PAGE=shape.page,
         BLOCK_H=block_h, **shared, **tuning.launch(threads),
     )  # fmt: skip
     sort_kernel[(width,)](
-        state.count, state.source, state.target, state.nth, state.bins, state.ticket, state.sorted_source,
-        state.sorted_target, state.total, BINS=state.bin_count, **shared, **tuning.launch(tuning.sort_threads),
+        state.count, state.ends, state.source, state.target, state.nth, state.bins, **_lists(state, tuning), **shared,
+        **tuning.launch(tuning.sort_threads),
     )  # fmt: skip
     return state.index[:width], state.lengths[:width]
 
@@ -93,9 +100,9 @@ def copy(state: HotState, host: torch.Tensor, hot: torch.Tensor, tuning: Tuning)
     shape = state.shape
     _judge_rows(state, hot, shape.hot_rows)
     _judge_rows(state, host, None)
-    copy_kernel[(tuning.copy_programs,)](
-        host, hot, state.sorted_source, state.sorted_target, state.total, state.queue,
-        ROWS=tuning.copy_rows, WORDS=shape.words, BLOCK_W=triton.next_power_of_2(shape.words),
+    copy_kernel[(2 * tuning.copy_programs,)](
+        host, hot, state.source, state.target, state.ends, state.bins, state.queue, TOPK=shape.topk,
+        ROWS=tuning.copy_rows, WORDS=shape.words, BLOCK_W=triton.next_power_of_2(shape.words), **_lists(state, tuning),
         **tuning.launch(tuning.copy_threads),
     )  # fmt: skip
 
@@ -124,6 +131,16 @@ def write_newest(
         REGIONS=shape.regions, SLOTS=shape.slots, STRIDE=shape.stride, WORDS=shape.words,
         BLOCK_W=triton.next_power_of_2(shape.words), num_warps=tuning.warps(tuning.copy_threads),
     )  # fmt: skip
+
+
+def _lists(state: HotState, tuning: Tuning) -> dict[str, int]:
+    """What sort and copy must agree on."""
+    return {
+        "BINS": state.bin_count,
+        "BLOCK_T": len(state.ends),
+        "FEW": tuning.few,
+        "SORTED": state.shape.rows * state.shape.topk,
+    }
 
 
 def bin_shift(host_rows: int, bins: int) -> int:

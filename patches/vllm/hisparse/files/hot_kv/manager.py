@@ -147,8 +147,6 @@ class HotKV:
         for (name, layer), share in zip(layers.items(), shares, strict=True):
             layer.impl.hot_kv = LayerHotKV(self, name, *share, _rows(shape.hot_rows // PAGE, row, device), layer)
         self.layers = [layer.impl.hot_kv for layer in layers.values()]
-        # Of each selection, as HotState.stats; 32 bytes: for an address that is no multiple of 16 Triton compiles anew.
-        self.counts = torch.zeros((shape.layers, 4), dtype=torch.int64, device=device)
         self.users = torch.bincount(torch.tensor([number for number, _ in shares]))
         # Of high priority, or its copies wait until the kernels beside it leave room.
         self.beside = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
@@ -156,7 +154,7 @@ class HotKV:
         self._made: tuple[int, torch.Tensor, torch.Tensor] | None = None
         self.hot_bytes = self.state.nbytes() + sum(layer.hot.nbytes for layer in self.layers)
         self._steps = 0
-        self._last = torch.zeros_like(self.counts, device="cpu")
+        self._last = torch.zeros_like(self.state.stats, device="cpu")
         self._reading: tuple[torch.Tensor, Any] | None = None
         logger.info(
             "HiSparse: %.2f GiB of GPU memory for %d requests of %d hot rows in %d layers of %d selections",
@@ -211,7 +209,6 @@ class HotKV:
 
     def select(self, number: int, given: tuple[torch.Tensor, ...], host_rows: int) -> None:
         """Resolve a selection; *given* and *host_rows* as `kernels_launch.resolve` takes them."""
-        self.state.stats = self.counts[number, :3]  # the kernels count there; it is known how many layers copy a miss
         made = self.kernels.resolve(self.state, number, *given, host_rows, self.tuning)
         self._made = number, *made
 
@@ -243,8 +240,8 @@ class HotKV:
         if self._steps >= REPORT_STEPS:
             self._steps = 0
             on_gpu = self.device.type == "cuda"
-            counts = torch.empty(self.counts.shape, dtype=torch.int64, pin_memory=on_gpu)
-            counts.copy_(self.counts, non_blocking=True)
+            counts = torch.empty(self.state.stats.shape, dtype=torch.int64, pin_memory=on_gpu)
+            counts.copy_(self.state.stats, non_blocking=True)
             done = torch.cuda.Event() if on_gpu else None
             if done is not None:
                 done.record()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-HITS, MISSES, REFUSED = 0, 1, 2  # what HotState.stats counts
+HITS, MISSES, REFUSED = 0, 1, 2  # what HotState.stats counts, for each layer
 _INT16 = 2**15 - 1
 
 
@@ -96,19 +96,17 @@ class HotState:
         self.inverse = self._new((shape.regions, shape.max_len), torch.int16)
         self.index = self._new(listed, torch.int32, -1)
         self.victims = self._new(listed, torch.int16)
-        self.source = self._new(listed, torch.int64)
-        self.target = self._new(listed, torch.int32)
+        self.source = self._new((2, *listed), torch.int64)
+        self.target = self._new((2, *listed), torch.int32)
         self.nth = self._new(listed, torch.int32)
-        self.sorted_source = self._new((shape.rows * shape.topk,), torch.int64)
-        self.sorted_target = self._new((shape.rows * shape.topk,), torch.int32)
         self.count = self._new((shape.rows,), torch.int32)
         self.lengths = self._new((shape.rows,), torch.int32)
-        # These three are left at 0 by the program that is done with them last.
+        self.ends = self._new((1 << (shape.rows - 1).bit_length(),), torch.int32)
+        # These two are left at 0 by the copy.
         self.bins = self._new((bins,), torch.int32)
-        self.ticket = self._new((1,), torch.int32)
         self.queue = self._new((2,), torch.int32)
-        self.total = self._new((1,), torch.int32)
-        self.stats = self._new((3,), torch.int64)
+        # Rows of 32 bytes: for an address that is no multiple of 16 Triton compiles anew, inside a capture.
+        self.stats = self._new((shape.layers, 4), torch.int64)
         self.region_rows = self._new((shape.rows,), torch.int32, shape.inert)
 
     def _new(self, size: tuple[int, ...], dtype: torch.dtype, value: int = 0) -> torch.Tensor:

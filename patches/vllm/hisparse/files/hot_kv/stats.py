@@ -11,7 +11,7 @@ class HotKVStats:
     """Of rank 0, since the last report: rows that were hot, rows that were copied, bytes that were copied.
 
     Then as they are now: GPU bytes of the hot buffers, host bytes of the pool, entries that no selection can have
-    (`HotState.stats[REFUSED]`), which must stay 0.
+    (`HotState.stats`), which must stay 0.
     """
 
     hits: int = 0
