@@ -55,7 +55,8 @@ def test_what_the_keys_say(vllm):
         ({**GOOD, "host_pool_gib": 0}, "host_pool_gib must be GiB"),
         ({**GOOD, "host_pool_gib": float("inf")}, "host_pool_gib must be GiB"),
         ({**GOOD, "host_pool_gib": True}, "host_pool_gib must be GiB"),
-        ({**GOOD, "device_buffer_size": TOPK - 1}, f"must be at least index_topk, {TOPK}, not {TOPK - 1}"),
+        ({**GOOD, "device_buffer_size": TOPK - 1}, f"must be index_topk, {TOPK}, to 32767, not {TOPK - 1}"),
+        ({**GOOD, "device_buffer_size": 32_768}, "not 32768"),
         ({**GOOD, "device_buffer_size": 16.5}, "device_buffer_size must be"),
     ],
 )

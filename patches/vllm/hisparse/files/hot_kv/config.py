@@ -13,6 +13,7 @@ TIMEOUT = "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"
 SHUTDOWN_SECONDS = 600
 GRAPHS = ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 CACHES = ("auto", "bfloat16", "fp8", "fp8_ds_mla")
+MOST_SLOTS = 2**15 - 1  # the kernels number them in int16
 _KEYS = ("host_pool_gib", "device_buffer_size")
 
 
@@ -44,8 +45,9 @@ def parse(given: Mapping[str, Any], topk: int) -> HotKVConfig:
         slots = 2 * topk
     if isinstance(pool, bool) or not isinstance(pool, (int, float)) or not 0 < pool < math.inf:
         raise ValueError(f"hisparse_config.host_pool_gib must be GiB of host memory for each rank, not {pool!r}")
-    if isinstance(slots, bool) or not isinstance(slots, int) or slots < topk:
-        raise ValueError(f"hisparse_config.device_buffer_size must be at least index_topk, {topk}, not {slots!r}")
+    if isinstance(slots, bool) or not isinstance(slots, int) or not topk <= slots <= MOST_SLOTS:
+        wanted = f"index_topk, {topk}, to {MOST_SLOTS}"
+        raise ValueError(f"hisparse_config.device_buffer_size must be {wanted}, not {slots!r}")
     return HotKVConfig(int(pool * 2**30), slots)
 
 

@@ -64,7 +64,8 @@ def copy_kernel(
         tl.store(hot_ptr + target[:, None] * WORDS + word, words, mask=mask)
         first = following
     if queued & (tl.program_id(0) < programs):
-        if tl.atomic_add(queue_ptr + 1, 1, sem="acq_rel") == programs - 1:
+        through = tl.atomic_add(queue_ptr + 1, 1, sem="acq_rel")
+        if through == programs - 1:
             tl.store(queue_ptr, 0)
             tl.store(queue_ptr + 1, 0)
 

@@ -16,8 +16,8 @@ from .state import HotState
 class Tuning:
     """Sizes that change speed and nothing else. Threads are of one program; a wave is what the device runs in step.
 
-    copy_programs x copy_rows rows of a long list are in flight at once: enough to fill the bus, few enough to stay close
-    together. Of a short one, twice as many.
+    copy_programs x copy_rows rows of a long list are in flight at once: enough to fill the bus, few enough to stay
+    close together. Of a short one, twice as many.
     few: so many missing rows of a batch are copied as they are listed; more are sorted by host address.
     early: a kernel is launched while the one in front of it ends (CUDA's programmatic dependent launch).
     """
@@ -80,9 +80,9 @@ def resolve(
     shared = {"TOPK": shape.topk, "BIN_SHIFT": bin_shift(host_rows, state.bin_count), "BLOCK_K": block_k}
     resolve_kernel[(width,)](
         topk, seq_lens, slots, regions, table, state.inverse, state.tags[layer], state.order[layer], state.index,
-        state.lengths, state.victims, state.count, state.source, state.target, state.nth, state.bins, state.stats[layer],
-        topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page, REGIONS=shape.regions,
-        SLOTS=shape.slots, STRIDE=shape.stride, MAX_LEN=shape.max_len, PAGE=shape.page,
+        state.lengths, state.victims, state.count, state.source, state.target, state.nth, state.bins,
+        state.stats[layer], topk.stride(0), table.stride(0), table.shape[1], host_rows // shape.page,
+        REGIONS=shape.regions, SLOTS=shape.slots, STRIDE=shape.stride, MAX_LEN=shape.max_len, PAGE=shape.page,
         BLOCK_H=block_h, **shared, **tuning.launch(threads),
     )  # fmt: skip
     sort_kernel[(width,)](
