@@ -66,8 +66,13 @@ class Decoding:
         self.newest = torch.zeros((width, shape.words), dtype=torch.int32, device=device)
         self.requests: dict[str, Request] = {}
         self.serial = 0
-        self.counted = [0, 0, 0]
+        self.each = [[0, 0, 0] for _ in range(shape.layers)]
         self.launches = [self.capture(layer) for layer in range(shape.layers)]
+
+    @property
+    def counted(self) -> list[int]:
+        """Hits, misses and refused positions of all layers."""
+        return [sum(counts) for counts in zip(*self.each, strict=True)]
 
     def capture(self, layer: int) -> Callable[[], None]:
         """One layer's launches, as a graph where there is a device; compiled before, on a batch of padding."""
@@ -204,8 +209,8 @@ class Decoding:
         assert state.order[layer, :, : self.shape.slots].tolist() == oracle.order
         assert sorted(zip(*self.copies(), strict=True)) == sorted(expected.copies)
         for number, more in ((HITS, expected.hits), (MISSES, expected.misses), (REFUSED, expected.refused)):
-            self.counted[number] += more
-        assert state.stats.sum(0).tolist() == [*self.counted, 0]
+            self.each[layer][number] += more
+        assert state.stats.tolist() == [[*counts, 0] for counts in self.each]
 
     def copies(self) -> tuple[list[int], list[int]]:
         """Host rows and hot rows of the last selection's misses, in the order in which they are copied."""
