@@ -79,6 +79,37 @@ def test_signed_and_verified_by_key(workshop: Workshop, store: Store, base: str,
     assert "application/vnd.dsse.envelope.v1+json" in attached(store, "team/toy", signed["grafted"])
 
 
+def test_signed_provenance_is_where_cosign_looks_and_is_verified(
+    workshop: Workshop, store: Store, base: str, tmp_path: Path
+) -> None:
+    private, public = key_pair(tmp_path, "ours")
+    stranger, other = key_pair(tmp_path, "theirs")
+    name = f"{store.host}/team/toy:1"
+    done = workshop.ok("push", "--base", base, "--to", name, "--key", private)
+    tags = f"http://{store.host}/v2/team/toy/manifests/{done['grafted'].replace(':', '-')}"
+    (layer,) = requests.get(f"{tags}.att", timeout=10).json()["layers"]
+    assert layer["mediaType"] == "application/vnd.dsse.envelope.v1+json"
+    blob = requests.get(f"http://{store.host}/v2/team/toy/blobs/{layer['digest']}", timeout=10).content
+    (beside,) = [Path(file) for file in done["documents"] if file.endswith(".dsse.json")]
+    assert blob == beside.read_bytes()
+    workshop.ok("push", "--base", base, "--to", name, "--key", stranger)
+    for one in (public, other):
+        assert workshop.ok("verify", "--image", name, "--key", one)["proved"] is True
+    assert len(requests.get(f"{tags}.att", timeout=10).json()["layers"]) == 2, "others' attestations are kept"
+
+
+def test_an_image_that_is_signed_with_provenance_of_another_key(
+    workshop: Workshop, store: Store, base: str, tmp_path: Path
+) -> None:
+    private, public = key_pair(tmp_path, "ours")
+    stranger, _ = key_pair(tmp_path, "theirs")
+    name = f"{store.host}/team/toy:1"
+    workshop.ok("push", "--base", base, "--to", name, "--key", private, "--no-attest")
+    assert workshop.ok("verify", "--image", name, "--key", public)["proved"] is True, "signed, and nothing attested"
+    workshop.ok("push", "--base", base, "--to", name, "--key", stranger)
+    assert "has no provenance that the key" in workshop.refused(4, "verify", "--image", name, "--key", public)
+
+
 def test_keys_that_cannot_be_used(workshop: Workshop, store: Store, base: str, tmp_path: Path) -> None:
     name = f"{store.host}/team/toy:1"
     assert "No such file" in workshop.refused(2, "push", "--base", base, "--to", name, "--key", tmp_path / "none")

@@ -90,6 +90,9 @@ class Attestor:
         attached = sum(attest.attach(found, registry, ref.repository) for found in self._said[-1])
         if attached:
             self._screen.step("attached", f"{attached} documents to {ref}: SBOM and provenance of each platform")
+        for found in self._said[-1]:
+            if tag := attest.store_signed(found, registry, ref.repository):
+                self._screen.step("signed", f"{ref.name}:{tag}")
         manifests = [part.image.grafted.manifest.digest for part in self._parts]
         for digest in dict.fromkeys([self._bundled.top.digest, *manifests]):
             if self._key is not None:

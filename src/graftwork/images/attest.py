@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from graftwork.oci.model import Descriptor, sha256_digest
 from graftwork.patching.plan import Plan
 
 if TYPE_CHECKING:
+    from graftwork.images.provenance import Attachment
     from graftwork.images.signature import PrivateKey, PublicKey
     from graftwork.oci.registry import Registry
 
@@ -94,35 +95,64 @@ def _artifacts(found: Documents) -> list[tuple[str, bytes, list[bytes]]]:
 
 def sign(digest: str, registry: Registry, repository: str, key: PrivateKey) -> str:
     """Store cosign's signature of the manifest *digest* under its tag, which is returned; other signatures stay."""
-    from graftwork.images.signature import sign_image
-    from graftwork.oci.errors import NotFoundError
+    from graftwork.images.signature import SIG, sign_image, tag_of
 
-    tag = f"{digest.replace(':', '-')}.sig"
-    try:
-        existing: bytes | None = registry.manifest(repository, tag).raw
-    except NotFoundError:
-        existing = None
-    made = sign_image(key, digest, f"{registry.host}/{repository}", existing)
-    for blob in made.blobs:
-        _push(registry, repository, blob)
-    registry.put_manifest(repository, read_manifest(made.manifest, "", f"the signature of {digest}"), made.tag)
-    return made.tag
+    name = f"{registry.host}/{repository}"
+    return _store(registry, repository, tag_of(digest, SIG), lambda held: sign_image(key, digest, name, held))
+
+
+def store_signed(found: Documents, registry: Registry, repository: str) -> str:
+    """Store the signed provenance as cosign does, under its tag, which is returned; '' where it is not signed."""
+    from graftwork.images.signature import ATT, attestation, tag_of
+
+    envelope, image = found.envelope, found.subject.digest
+    if envelope is None:
+        return ""
+    return _store(registry, repository, tag_of(image, ATT), lambda held: attestation(envelope, image, held))
 
 
 def verify(digest: str, registry: Registry, repository: str, key: PublicKey) -> None:
     """ProofError unless a signature of *digest* by *key* is in the registry."""
-    from graftwork.images.signature import verify_image
+    from graftwork.images.signature import SIG, tag_of, verify_image
+
+    tag = tag_of(digest, SIG)
+    manifest = _stored(registry, repository, tag)
+    if manifest is None:
+        raise ProofError(f"{registry.host}/{repository}@{digest} has no signature ({tag})", hint="push it with --key")
+    verify_image(key, digest, manifest.raw, _parts(registry, repository, manifest))
+
+
+def verify_signed(digest: str, registry: Registry, repository: str, key: PublicKey) -> bool:
+    """Whether signed provenance of the manifest *digest* is in the registry; ProofError if none of it is *key*'s."""
+    from graftwork.images.signature import ATT, tag_of, verify_provenance
+
+    manifest = _stored(registry, repository, tag_of(digest, ATT))
+    if manifest is not None:
+        verify_provenance(key, digest, manifest.raw, _parts(registry, repository, manifest))
+    return manifest is not None
+
+
+def _store(registry: Registry, repository: str, tag: str, made: Callable[[bytes | None], Attachment]) -> str:
+    """What is *made* of the manifest that *tag* has now, if any, under that tag."""
+    held = _stored(registry, repository, tag)
+    attachment = made(held.raw if held else None)
+    for blob in attachment.blobs:
+        _push(registry, repository, blob)
+    registry.put_manifest(repository, read_manifest(attachment.manifest, "", f"{repository}:{tag}"), attachment.tag)
+    return attachment.tag
+
+
+def _stored(registry: Registry, repository: str, tag: str) -> Document | None:
     from graftwork.oci.errors import NotFoundError
 
-    tag = f"{digest.replace(':', '-')}.sig"
     try:
-        manifest: Document = registry.manifest(repository, tag)
+        return registry.manifest(repository, tag)
     except NotFoundError:
-        raise ProofError(
-            f"{registry.host}/{repository}@{digest} has no signature ({tag})", hint="push it with --key"
-        ) from None
-    blobs = {layer.digest: registry.read_blob(repository, layer) for layer in manifest.layers}
-    verify_image(key, digest, manifest.raw, blobs)
+        return None
+
+
+def _parts(registry: Registry, repository: str, manifest: Document) -> dict[str, bytes]:
+    return {layer.digest: registry.read_blob(repository, layer) for layer in manifest.layers}
 
 
 def _push(registry: Registry, repository: str, blob: bytes) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"
 SIGNATURE = "dev.cosignproject.cosign/signature"
+SIG, ATT = "sig", "att"  # the ends of cosign's tags for signatures and attestations
 PASSWORD = "COSIGN_PASSWORD"
 
 _REFERENCE, _DIGEST = "docker-reference", "docker-manifest-digest"
@@ -184,7 +185,7 @@ def sign_image(key: PrivateKey, image: str, repository: str, existing: bytes | N
     payload = canonical_json({"critical": critical, "optional": None})
     annotations = {SIGNATURE: base64.b64encode(key.sign(payload)).decode()}
     layer = describe(payload, SIMPLE_SIGNING, annotations=annotations)
-    return cosign_manifest(layer, payload, f"{_tag(image)}.sig", existing)
+    return cosign_manifest(layer, payload, tag_of(image, SIG), existing)
 
 
 def sign_statement(key: PrivateKey, statement: bytes) -> bytes:
@@ -199,7 +200,7 @@ def attestation(envelope: bytes, image: str, existing: bytes | None = None) -> A
     """The envelope as cosign stores an attestation. For a referrer, give the envelope to ``provenance.artifact``."""
     annotations = {SIGNATURE: "", "predicateType": PREDICATE}
     layer = describe(envelope, ENVELOPE, annotations=annotations)
-    return cosign_manifest(layer, envelope, f"{_tag(image)}.att", existing)
+    return cosign_manifest(layer, envelope, tag_of(image, ATT), existing)
 
 
 def verify_image(
@@ -242,6 +243,26 @@ def verify_statement(key: PublicKey, envelope: bytes, image: str) -> dict[str, A
             hint="Check that it is the right public key.",
         )
     return check_statement(payload, image)
+
+
+def verify_provenance(key: PublicKey, image: str, manifest: bytes, blobs: Mapping[str, bytes]) -> dict[str, Any]:
+    """The provenance of *image* that *key* signed, from the manifest under the ``.att`` tag and its *blobs* by digest.
+
+    One by *key* is enough. ProofError, with what is wrong with each, if there is none.
+    """
+    wrong = []
+    for layer in manifest_layers(manifest):
+        if (layer.get("annotations") or {}).get("predicateType") == PREDICATE:
+            try:
+                return verify_statement(key, blobs[str(layer.get("digest"))], image)
+            except ProofError as error:
+                wrong.append(str(error))
+    raise ProofError("\n  ".join([f"{image} has no provenance that the key {key.id[:16]} signed:", *wrong]))
+
+
+def tag_of(image: str, end: str) -> str:
+    """The tag under which cosign keeps what is about the manifest digest *image*: SIG or ATT."""
+    return f"{digest(image).replace(':', '-')}.{end}"
 
 
 def with_extra() -> None:
@@ -340,7 +361,3 @@ def _base64(value: object, what: str) -> bytes:
         return base64.b64decode(str(value or "").translate(str.maketrans("-_", "+/")), validate=True)
     except (binascii.Error, ValueError) as error:
         raise ProofError(f"{what} is not base64") from error
-
-
-def _tag(image: str) -> str:
-    return digest(image).replace(":", "-", 1)
