@@ -78,10 +78,6 @@ class ImageRef:
         """The host (and port) that serves this registry's API."""
         return api_host(self.registry)
 
-    def with_tag(self, tag: str) -> ImageRef:
-        """The same repository by *tag*, without a digest: a digest names one image, whatever its tag."""
-        return self._checked(replace(self, tag=tag, digest=None))
-
     def with_digest(self, digest: str) -> ImageRef:
         """The same repository and tag, pinned to *digest*."""
         try:
