@@ -3,7 +3,8 @@
 ``python bench/graft_peers.py [--sizes 1 3 10] [--peers skopeo-umoci buildah docker-pull docker-held] [--out FILE]``.
 Needs root and the programs of scripts/install-services. Bases are stand-ins (scripts/standin_base.py) in a registry
 of this machine; each way reaches it through a door that counts bytes. Peers are given the payload's files only: they
-are spared the removal of stale bytecode, except umoci, which takes the layer as it is.
+are spared the removal of stale bytecode, except umoci, which takes the layer as it is; and they are spared to make
+them, but for one way of docker's, where that is known (`Payload.make`).
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ REPOSITORY = "standin/sglang"
 
 @dataclass(frozen=True)
 class Payload:
-    """A payload image: its layer as an uncompressed tar, and that tar without white-outs."""
+    """A payload image: its layer as an uncompressed tar, and that tar without white-outs; what makes it, if known."""
 
     layer: Path
     files: Path
+    make: Callable[[Steps], None] | None = None
 
     @classmethod
     def of(cls, layout: Path, name: str, folder: Path) -> Payload:
@@ -154,11 +156,15 @@ def buildah(place: Bench, payload: Payload, tag: str, driver: str = "overlay") -
     return place.measure(f"buildah ({driver})", way)
 
 
-def _build(place: Bench, payload: Payload, tag: str, found: Engine) -> Callable[[Steps], None]:
-    """Docker's classic builder: FROM the base, ADD the files; then push."""
+def _build(
+    place: Bench, payload: Payload, tag: str, found: Engine, make: Callable[[Steps], None] | None = None
+) -> Callable[[Steps], None]:
+    """Docker's classic builder: FROM the base, ADD the files; then push. *make* comes first, where it is given."""
     docker = program("docker", "docker.io")
 
     def way(steps: Steps) -> None:
+        if make is not None:
+            make(steps)
         context = steps.folder / f"context-{tag}"
         context.mkdir()
         shutil.copy(payload.files, context / "files.tar")
@@ -173,7 +179,8 @@ def _build(place: Bench, payload: Payload, tag: str, found: Engine) -> Callable[
 def docker(place: Bench, payload: Payload, tags: Sequence[str], *, held: int, pull: bool) -> list[Result]:
     """docker build + push on a fresh engine, which must *pull* the base, and on the same one when it has it.
 
-    The second is the run of median time of *held* runs: it takes too little for one to tell.
+    The second is the run of median time of *held* runs: it takes too little for one to tell. So is the third, in which
+    the files are made first, where that is known.
     """
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir=place.folder))
     found: list[Result] = []
@@ -185,13 +192,14 @@ def docker(place: Bench, payload: Payload, tags: Sequence[str], *, held: int, pu
                 found.append(place.measure(name, way, daemons=[running.pid], folder=folder))
             if held and not (found and found[0].failed):
                 running.docker("pull", "-q", place.base)
-                name = f"docker build + push, base held ({running.driver})"
-                runs = []
-                for number in range(held):
-                    way = _build(place, payload, f"{tags[1]}{number}", running)
-                    runs.append(place.measure(name, way, daemons=[running.pid], folder=folder))
-                broken = [item for item in runs if item.failed]
-                found.append(broken[0] if broken else sorted(runs, key=lambda item: item.seconds)[held // 2])
+                for make, kind in ((None, ""), (payload.make, ", files made first"))[: 2 if payload.make else 1]:
+                    name = f"docker build + push, base held{kind} ({running.driver})"
+                    runs = []
+                    for number in range(held):
+                        way = _build(place, payload, f"{tags[1]}{number}{'-made' if make else ''}", running, make)
+                        runs.append(place.measure(name, way, daemons=[running.pid], folder=folder))
+                    broken = [item for item in runs if item.failed]
+                    found.append(broken[0] if broken else sorted(runs, key=lambda item: item.seconds)[held // 2])
     finally:
         unmount_below(folder)
         shutil.rmtree(folder)

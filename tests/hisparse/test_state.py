@@ -109,6 +109,6 @@ def test_rows_as_words_share_memory_and_are_judged() -> None:
 
 
 def test_every_byte_of_the_state_is_counted() -> None:
-    """For the engine's memory profiling: twice the layers, twice tags and order, the same scratch."""
+    """For the engine's memory profiling: twice the layers, twice tags, order and counters, the same scratch."""
     one, two = (HotState(shape(layers=layers), "cpu") for layers in (1, 2))
-    assert two.nbytes() - one.nbytes() == one.tags.nbytes + one.order.nbytes
+    assert two.nbytes() - one.nbytes() == one.tags.nbytes + one.order.nbytes + one.stats.nbytes
