@@ -25,7 +25,7 @@ def shape(**more: Any) -> HotShape:
         ({"slots": 32768}, "at most 32767"),
         ({"row_bytes": 660}, "no multiple of 16"),
         ({"regions": 2**26}, "32-bit row numbers"),
-        ({"rows": 2**28}, "32-bit list"),
+        ({"rows": 2**27}, "32-bit list"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(more: dict[str, int], message: str) -> None:

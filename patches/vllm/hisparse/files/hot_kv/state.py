@@ -43,7 +43,7 @@ class HotShape:
             raise ValueError(f"a KV row of {self.row_bytes} bytes is no multiple of 16")
         if self.regions * self.stride >= 2**31:
             raise ValueError(f"{self.regions} regions of {self.stride} rows do not fit 32-bit row numbers")
-        if self.rows * self.topk >= 2**31:
+        if 2 * self.rows * self.topk >= 2**31:  # as they are listed, and sorted
             raise ValueError(f"{self.rows} rows of {self.topk} positions do not fit a 32-bit list")
 
     @property
