@@ -176,6 +176,12 @@ def _build(
     return way
 
 
+def middle(results: Sequence[Result]) -> Result:
+    """The run of median time, or the first that failed."""
+    broken = [item for item in results if item.failed]
+    return broken[0] if broken else sorted(results, key=lambda item: item.seconds)[len(results) // 2]
+
+
 def docker(place: Bench, payload: Payload, tags: Sequence[str], *, held: int, pull: bool) -> list[Result]:
     """docker build + push on a fresh engine, which must *pull* the base, and on the same one when it has it.
 
@@ -192,14 +198,15 @@ def docker(place: Bench, payload: Payload, tags: Sequence[str], *, held: int, pu
                 found.append(place.measure(name, way, daemons=[running.pid], folder=folder))
             if held and not (found and found[0].failed):
                 running.docker("pull", "-q", place.base)
-                for make, kind in ((None, ""), (payload.make, ", files made first"))[: 2 if payload.make else 1]:
+
+                def repeated(tag: str, kind: str, make: Callable[[Steps], None] | None) -> Result:
                     name = f"docker build + push, base held{kind} ({running.driver})"
-                    runs = []
-                    for number in range(held):
-                        way = _build(place, payload, f"{tags[1]}{number}{'-made' if make else ''}", running, make)
-                        runs.append(place.measure(name, way, daemons=[running.pid], folder=folder))
-                    broken = [item for item in runs if item.failed]
-                    found.append(broken[0] if broken else sorted(runs, key=lambda item: item.seconds)[held // 2])
+                    ways = [_build(place, payload, f"{tag}{n}", running, make) for n in range(held)]
+                    return middle([place.measure(name, way, daemons=[running.pid], folder=folder) for way in ways])
+
+                found.append(repeated(tags[1], "", None))
+                if payload.make is not None:
+                    found.append(repeated(f"{tags[1]}-made", ", files made first", payload.make))
     finally:
         unmount_below(folder)
         shutil.rmtree(folder)

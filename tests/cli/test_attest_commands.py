@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,48 +67,59 @@ def test_a_payload_has_documents_too_and_no_attest_leaves_them_out(workshop: Wor
     assert done["documents"] == [] and attached(store, "team/toy", done["grafted"]) == {}
 
 
-def test_signed_and_verified_by_key(workshop: Workshop, store: Store, base: str, tmp_path: Path) -> None:
-    private, public = key_pair(tmp_path, "ours")
-    _, other = key_pair(tmp_path, "theirs")
+@dataclass(frozen=True)
+class Keys:
+    """Two pairs: ours, and a stranger's."""
+
+    private: Path
+    public: Path
+    stranger: Path
+    other: Path
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(*key_pair(tmp_path, "ours"), *key_pair(tmp_path, "theirs"))
+
+
+def test_signed_and_verified_by_key(workshop: Workshop, store: Store, base: str, keys: Keys) -> None:
     name = f"{store.host}/team/toy:1"
     unsigned = workshop.ok("push", "--base", base, "--to", name)
-    assert "has no signature" in workshop.refused(4, "verify", "--image", name, "--key", public)
-    signed = workshop.ok("push", "--base", base, "--to", name, "--key", private)
+    assert "has no signature" in workshop.refused(4, "verify", "--image", name, "--key", keys.public)
+    signed = workshop.ok("push", "--base", base, "--to", name, "--key", keys.private)
     assert signed["grafted"] == unsigned["grafted"], "a signature does not change the image"
-    assert workshop.ok("verify", "--image", name, "--key", public)["proved"] is True
-    assert "is not signed by the key" in workshop.refused(4, "verify", "--image", name, "--key", other)
+    assert workshop.ok("verify", "--image", name, "--key", keys.public)["proved"] is True
+    assert "is not signed by the key" in workshop.refused(4, "verify", "--image", name, "--key", keys.other)
     assert "application/vnd.dsse.envelope.v1+json" in attached(store, "team/toy", signed["grafted"])
 
 
 def test_signed_provenance_is_where_cosign_looks_and_is_verified(
-    workshop: Workshop, store: Store, base: str, tmp_path: Path
+    workshop: Workshop, store: Store, base: str, keys: Keys
 ) -> None:
-    private, public = key_pair(tmp_path, "ours")
-    stranger, other = key_pair(tmp_path, "theirs")
     name = f"{store.host}/team/toy:1"
-    done = workshop.ok("push", "--base", base, "--to", name, "--key", private)
+    done = workshop.ok("push", "--base", base, "--to", name, "--key", keys.private)
     tags = f"http://{store.host}/v2/team/toy/manifests/{done['grafted'].replace(':', '-')}"
     (layer,) = requests.get(f"{tags}.att", timeout=10).json()["layers"]
     assert layer["mediaType"] == "application/vnd.dsse.envelope.v1+json"
     blob = requests.get(f"http://{store.host}/v2/team/toy/blobs/{layer['digest']}", timeout=10).content
     (beside,) = [Path(file) for file in done["documents"] if file.endswith(".dsse.json")]
     assert blob == beside.read_bytes()
-    workshop.ok("push", "--base", base, "--to", name, "--key", stranger)
-    for one in (public, other):
+    workshop.ok("push", "--base", base, "--to", name, "--key", keys.stranger)
+    for one in (keys.public, keys.other):
         assert workshop.ok("verify", "--image", name, "--key", one)["proved"] is True
     assert len(requests.get(f"{tags}.att", timeout=10).json()["layers"]) == 2, "others' attestations are kept"
 
 
 def test_an_image_that_is_signed_with_provenance_of_another_key(
-    workshop: Workshop, store: Store, base: str, tmp_path: Path
+    workshop: Workshop, store: Store, base: str, keys: Keys
 ) -> None:
-    private, public = key_pair(tmp_path, "ours")
-    stranger, _ = key_pair(tmp_path, "theirs")
     name = f"{store.host}/team/toy:1"
-    workshop.ok("push", "--base", base, "--to", name, "--key", private, "--no-attest")
-    assert workshop.ok("verify", "--image", name, "--key", public)["proved"] is True, "signed, and nothing attested"
-    workshop.ok("push", "--base", base, "--to", name, "--key", stranger)
-    assert "has no provenance that the key" in workshop.refused(4, "verify", "--image", name, "--key", public)
+    workshop.ok("push", "--base", base, "--to", name, "--key", keys.private, "--no-attest")
+    assert workshop.ok("verify", "--image", name, "--key", keys.public)["proved"] is True, (
+        "signed, and nothing attested"
+    )
+    workshop.ok("push", "--base", base, "--to", name, "--key", keys.stranger)
+    assert "has no provenance that the key" in workshop.refused(4, "verify", "--image", name, "--key", keys.public)
 
 
 def test_keys_that_cannot_be_used(workshop: Workshop, store: Store, base: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def constants(shape: HotShape, tuning: Tuning) -> dict[str, int]:
         "BLOCK_H": 4096,
         "BLOCK_T": 128,
         "FEW": tuning.few,
-        "SORTED": 96 * 2048,
+        "SORTED": shape.rows * shape.topk,
         "EARLY": tuning.early,
         "ROWS": tuning.copy_rows,
         "WORDS": shape.words,

@@ -218,8 +218,10 @@ class Decoding:
         listed = torch.arange(self.shape.topk, device=self.device) < state.count[:, None]
         few = total <= self.tuning.few
         assert not few or total == int(listed.sum())
-        lists = [list[0][listed] if few else list[1].flatten()[:total] for list in (state.source, state.target)]
-        return lists[0].tolist(), lists[1].tolist()
+        source, target = (
+            rows[0][listed] if few else rows[1].flatten()[:total] for rows in (state.source, state.target)
+        )
+        return source.tolist(), target.tolist()
 
     def attend(self, layer: int, row: int, request: Request) -> None:
         """The rows that attention reads through the index are those of the positions that were selected."""

@@ -129,7 +129,7 @@ def _image(found: Catalog, target: Target, image: str | None, wish: _Wish, scree
     with open_source(image, traffic, insecure=wish.insecure) as source:
         proof = _whole(source, None, target, wish, screen)
         if wish.key is not None:
-            _signature(source, wish.platform or f"linux/{target.base.arch}", wish.key, screen)
+            _signature(source, proof.digest, wish.key, screen)
     if traffic.requests:
         screen.step("moved", f"{size(traffic.bytes_in)} in, {traffic.requests} requests")
     return proof
@@ -156,14 +156,13 @@ def _whole(source: Source, view: View | None, target: Target, wish: _Wish, scree
     return prove_image(base, files, target.name, original, deep=deep, interpreter=interpreter)
 
 
-def _signature(source: Source, platform: str, file: Path, screen: Screen) -> None:
-    """The image, or the index that it is in, must be signed by the key; so must the platform's provenance, if any is.
+def _signature(source: Source, manifest: str, file: Path, screen: Screen) -> None:
+    """ProofError unless the key signed the image, or the index that it is in, and the provenance of *manifest*.
 
-    ProofError says what is not.
+    Provenance that nobody signed is no error, and is said.
     """
     from graftwork.images import attest
     from graftwork.images.signature import load_public_key
-    from graftwork.oci.model import Platform
 
     if source.registry is None:
         raise UsageError("--key needs an image in a registry: signatures are kept there")
@@ -174,7 +173,6 @@ def _signature(source: Source, platform: str, file: Path, screen: Screen) -> Non
     key = load_public_key(pem, str(file))
     attest.verify(source.top.digest, source.registry, source.repository, key)
     screen.step("signed", f"{source.top.digest} by {file}")
-    manifest = source.base(Platform.parse(platform)).manifest.digest
     if attest.verify_signed(manifest, source.registry, source.repository, key):
         screen.step("signed", f"provenance of {manifest} by {file}")
     else:

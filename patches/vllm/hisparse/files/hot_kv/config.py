@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .state import INT16
+
 TIMEOUT = "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"
 # Unregistering hundreds of GiB takes minutes, and a process that is killed meanwhile cannot be reaped.
 SHUTDOWN_SECONDS = 600
 GRAPHS = ("NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 CACHES = ("auto", "bfloat16", "fp8", "fp8_ds_mla")
-MOST_SLOTS = 2**15 - 1  # the kernels number them in int16
 _KEYS = ("host_pool_gib", "device_buffer_size")
 
 
@@ -45,8 +46,8 @@ def parse(given: Mapping[str, Any], topk: int) -> HotKVConfig:
         slots = 2 * topk
     if isinstance(pool, bool) or not isinstance(pool, (int, float)) or not 0 < pool < math.inf:
         raise ValueError(f"hisparse_config.host_pool_gib must be GiB of host memory for each rank, not {pool!r}")
-    if isinstance(slots, bool) or not isinstance(slots, int) or not topk <= slots <= MOST_SLOTS:
-        wanted = f"index_topk, {topk}, to {MOST_SLOTS}"
+    if isinstance(slots, bool) or not isinstance(slots, int) or not topk <= slots <= INT16:
+        wanted = f"index_topk, {topk}, to {INT16}"
         raise ValueError(f"hisparse_config.device_buffer_size must be {wanted}, not {slots!r}")
     return HotKVConfig(int(pool * 2**30), slots)
 

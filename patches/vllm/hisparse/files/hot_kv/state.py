@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 HITS, MISSES, REFUSED = 0, 1, 2  # what HotState.stats counts, for each layer
-_INT16 = 2**15 - 1
+INT16 = 2**15 - 1  # the kernels number hot rows and columns in it
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class HotShape:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
         if self.slots < self.topk:
             raise ValueError(f"device_buffer_size {self.slots} is less than index_topk {self.topk}")
-        if self.slots > _INT16 or self.topk > _INT16:
-            raise ValueError(f"device_buffer_size {self.slots} and index_topk {self.topk} must be at most {_INT16}")
+        if self.slots > INT16 or self.topk > INT16:
+            raise ValueError(f"device_buffer_size {self.slots} and index_topk {self.topk} must be at most {INT16}")
         if self.row_bytes % 16:
             raise ValueError(f"a KV row of {self.row_bytes} bytes is no multiple of 16")
         if self.regions * self.stride >= 2**31:
